@@ -59,6 +59,15 @@ def test_the_label_is_a_text_or_an_index(label: object, options: str, index: int
     assert option_index(label, tuple(options)) == index
 
 
+def test_the_label_may_be_the_name_of_the_column() -> None:
+    columns = ("A", "B", "C")
+    assert [option_index(name, ("x", "y", "z"), columns) for name in ("A", " C ")] == [0, 2]
+    assert option_index("C", ("C", "A", "B"), columns) == 0  # the text of an option comes first
+    assert option_index("1", ("x", "y", "z"), ("1", "2", "3")) == 1  # a number is an index
+    with pytest.raises(LabelProblem, match="not an index from 0 to 1"):
+        option_index("C", ("x", "y"), columns)  # this row has no such option
+
+
 @pytest.mark.parametrize(
     ("label", "problem"),
     [

@@ -64,6 +64,13 @@ def test_what_is_no_number_is_refused(value: object) -> None:
         KIND.reader(spec()).read(value)
 
 
+def test_a_decimal_comma_is_named() -> None:
+    with pytest.raises(LabelProblem, match=r"not a number; expected a number with a decimal point$"):
+        KIND.reader(spec()).read("-45000,5")
+    with pytest.raises(LabelProblem, match=r"not a number; expected a number from 1 to 5 with a decimal point$"):
+        KIND.reader(spec(range=(1, 5))).read(" 3,5")
+
+
 @pytest.mark.parametrize("value", ["1.1e100", -1e300])
 def test_a_number_whose_square_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(LabelProblem, match=r"too large; expected a number from -1e\+100 to 1e\+100"):

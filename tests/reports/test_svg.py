@@ -29,6 +29,10 @@ def test_tick_labels_have_as_many_decimals_as_they_need() -> None:
     assert tick_labels([0, 0.25, 0.5]) == ["0.00", "0.25", "0.50"]
     assert tick_labels([-0.0, 5000]) == ["0", "5,000"]
     assert tick_labels([0, 2e-5]) == ["0", "2e-05"]
+    assert tick_labels([-5e6, 0, 500_000, 5e6]) == ["-5.0M", "0.0", "0.5M", "5.0M"]
+    assert tick_labels([0, 250_000, 750_000]) == ["0", "250,000", "750,000"]
+    assert tick_labels([0, 2e9]) == ["0", "2B"]
+    assert tick_labels([0, 1e30]) == ["0", "1e+30"]
 
 
 def test_what_is_drawn_stays_inside_the_axes_limits() -> None:

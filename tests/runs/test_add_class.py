@@ -261,6 +261,33 @@ def test_a_list_of_classes_gets_one_more(tmp_path: Path, tiny_settings: list[str
     assert shown == calibrated_thresholds(entry.thresholds, entry.temperature)
 
 
+def test_a_task_that_shared_its_rows_gets_files_of_its_own(tmp_path: Path, tiny_settings: list[str]) -> None:
+    rows = [(f"note {i} on {'ab'[i % 2]}", "ab"[i % 2], ["x", "[]", "", "x|y"][i % 4]) for i in range(24)]
+    write(tmp_path / "rows.csv", rows, ("text", "team", "topics"))
+    file = str(tmp_path / "rows.csv")
+    shared = {"text": "text", "train": file, "dev": file, "share_rows": "notes"}
+    tasks = {
+        "team": {"kind": "classes", "label": "team", **shared},
+        "topics": {"kind": "multilabel", "label": "topics", **shared},
+    }
+    old = train({"name": "notes", "tasks": tasks}, tmp_path / "old", tiny_settings).folder
+    new = [{"text": f"a new note {i}", "topics": ["z"]} for i in range(10)]
+    finished = add_class(old, "topics", "z", new, folder=tmp_path / "run", settings=SHORT)
+    assert finished.summary.added is not None
+    assert finished.summary.added.old["topics"]["examples"] == 18 + 2  # rows without a label are still left out
+    assert finished.summary.added.old["team"]["identical"]
+    specs = read_recipe(finished.folder / "recipe.yaml").tasks
+    assert (specs["team"].share_rows, specs["topics"].share_rows) == ("notes", None)
+    trained = [json.loads(line)["topics"] for line in Path(specs["topics"].train).read_text().splitlines()]
+    assert trained == [["x"], [], ["x", "y"]] * 6 + [["z"]] * 8
+
+
+def test_the_name_of_the_run_keeps_the_letters_of_the_class(first: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"message": f"un ñandú {i}", "team": "ñandú"} for i in range(10)]
+    assert start_adding_class(first, "team", "ñandú", rows, settings=SHORT).folder.name == "desk-nandu"
+
+
 # --- a run like any other ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("guarantee", ["frozen", pytest.param("measured", marks=pytest.mark.slow)])
 def test_a_stopped_run_ends_with_the_same_bits(guarantee: str, first: Path, new: str, tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_one_text_without_options_is_not_enough(run: Finished) -> None:
         load(run.folder).predict_tasks(TEXT)
 
 
+def test_a_task_that_is_named_says_how_options_are_given(run: Finished) -> None:
+    with pytest.raises(UserError, match=r"task reply takes a text and two or more options \(--option, .*found .'Hm"):
+        load(run.folder).predict_tasks("Hm.", tasks=["reply"])
+
+
 def test_words_of_the_text_and_of_the_chosen_option_are_explained(run: Finished) -> None:
     model = load(run.folder)
     (whole,) = model.predict("reply", TEXT, OPTIONS)

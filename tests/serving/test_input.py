@@ -29,6 +29,17 @@ def test_texts_and_missing_texts(tmp_path: Path) -> None:
         file.check(["b"], strict=False)
 
 
+def test_a_column_of_a_conll_file_with_two_names_is_written_once(tmp_path: Path) -> None:
+    file = opened(tmp_path / "in.conll", "# global.columns = FORM NER\nEU B-ORG\n")
+    ((_, record),) = file.records()
+    assert record["0"] == record["FORM"] == ["EU"]
+    assert file.written_columns == ("FORM", "NER")
+    assert file.written(record) == {"FORM": ["EU"], "NER": ["B-ORG"]}
+    file = opened(tmp_path / "in.jsonl", '{"a": 1}\n{"b": 2}\n')
+    assert file.written_columns == ("a", "b")
+    assert [file.written(record) for _, record in file.records()] == [{"a": 1}, {"b": 2}]
+
+
 def test_a_list_is_no_text(tmp_path: Path) -> None:
     file = opened(tmp_path / "in.jsonl", '{"a": "x"}\n{"a": ["x"]}\n')
     with pytest.raises(UserError, match=r"line 2, column 'a': .*a list or table; expected text"):

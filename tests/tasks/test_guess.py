@@ -249,6 +249,13 @@ def test_columns_of_0_and_1_are_pointed_out(table: Table) -> None:
         assert hint not in guess.reasons[1]
 
 
+def test_columns_of_true_and_false_are_pointed_out_too(table: Table) -> None:
+    rows = [[f"the parcel of row {n}", str(n % 2 == 0), str(n % 3 == 0)] for n in range(30)]  # pandas.get_dummies
+    train = table("x.csv", ["text", "late", "broken"], rows)
+    assert guess_task("x", train).reasons[1].endswith("pass --label x=late,broken")
+    assert guess_task("x", train, label=["late", "broken"]).spec.kind == "multilabel"
+
+
 def test_lists_are_several_classes(tmp_path: Path, table: Table) -> None:
     lines = [json.dumps({"text": f"{LONG} {i}", "flags": SETS[i % 6]}) for i in range(60)]
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")

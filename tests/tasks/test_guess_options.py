@@ -51,6 +51,12 @@ def test_columns_with_one_option_each(table: Table, names: list[str], label: str
     assert (spec.kind, spec.text, spec.options, spec.label) == ("choice", ("question",), tuple(names), label)
 
 
+def test_labels_that_name_columns(table: Table) -> None:
+    rows = [[f"what is row {n} about?", *offered(2 * n), "ABC"[n % 3]] for n in range(40)]
+    spec = guess_task("t", table("x.csv", ["question", "A", "B", "C", "answerKey"], rows)).spec
+    assert (spec.kind, spec.options, spec.label) == ("choice", ("A", "B", "C"), "answerKey")
+
+
 @pytest.mark.parametrize("as_text", [False, True])
 def test_lists_of_options_and_their_split(tmp_path: Path, as_text: bool) -> None:
     rows = [

@@ -25,3 +25,16 @@ def test_samples(read: Read) -> None:
         open_source("sample:nothing")
     with pytest.raises(UserError, match="no such sample"):
         open_source("sample:../sample/opinions-train")
+
+
+@pytest.mark.parametrize("name", ["train.txt", "eng.testa"])
+def test_files_of_conll_2003_are_recognized_by_their_first_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes("\ufeff-DOCSTART- -X- -X- O\r\n\r\nEU NNP I-NP I-ORG\r\n".encode())
+    assert list(open_source(str(tmp_path / name)).rows(["0", "3"])) == [(3, [["EU"], ["I-ORG"]])]
+    assert open_source(str(tmp_path / name), format="tsv").columns != ("0", "1", "2", "3")
+    (tmp_path / name).write_text("word\ttag\n-DOCSTART-\tO\n")
+    if name == "train.txt":
+        assert open_source(str(tmp_path / name)).columns == ("word", "tag")
+    else:
+        with pytest.raises(UserError, match="unknown extension"):
+            open_source(str(tmp_path / name))

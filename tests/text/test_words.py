@@ -21,6 +21,21 @@ def test_a_running_text_is_split_at_marks_too() -> None:
     assert [text[a:b] for a, b in split_words(text, BETWEEN_SPACES).words] == text.split()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["Jo\u0308rg", ",", "Zoe\u0308"],  # accents as characters of their own, as in file names of macOS
+        ["हिन्दी", "में", "।"],
+        ["می\u200cخواهم", "."],  # noqa: RUF001
+        ["I", "❤\ufe0f", "it", "!"],
+        ["x", "\u0301"],  # an accent after a space
+    ],
+)
+def test_accents_and_vowel_signs_belong_to_their_words(words: list[str]) -> None:
+    text = " ".join(words)
+    assert [text[a:b] for a, b in split_words(text).words] == words
+
+
 def test_joined_words_keep_their_places() -> None:
     words = ["New York", "is", "big", "."]
     text, places = join_words(words)

@@ -76,7 +76,7 @@ def print_findings(findings: Sequence["polytask.Finding"], console: Console) -> 
             for finding in group:
                 console.print(f"  {finding}", highlight=False, soft_wrap=True)
     if any(finding.rows for finding in findings):
-        console.print("Row numbers are line numbers; the header is line 1.", style="dim", highlight=False)
+        console.print("Row numbers are line numbers; a header is line 1.", style="dim", highlight=False)
 
 
 def data_table(prepared: "polytask.Prepared") -> Table:

@@ -30,7 +30,7 @@ class Choice(Kind):
 
     # --- labels in files ----------------------------------------------------------------------------------------------
     def reader(self, spec: TaskSpec, known: LabelSpace | None = None, values: Iterable[object] = ()) -> LabelReader:
-        return _Reader()
+        return _Reader(spec.options if isinstance(spec.options, tuple) else ())
 
     def space(self, spec: TaskSpec, meta: Meta, vocabulary: int, stored: Array | None) -> LabelSpace:
         return LabelSpace("choice")
@@ -103,7 +103,11 @@ class Choice(Kind):
 class _Reader(LabelReader):
     """Reads a label together with the options of its row."""
 
+    def __init__(self, columns: Sequence[str]) -> None:
+        super().__init__()
+        self._columns = columns
+
     def _read(self, value: object) -> int:
         assert isinstance(value, list), "a label of kind choice is read together with its options"
         label, *options = value
-        return len(options) * MOST_OPTIONS + option_index(label, options)
+        return len(options) * MOST_OPTIONS + option_index(label, options, self._columns)

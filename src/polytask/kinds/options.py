@@ -34,8 +34,11 @@ def read_options(values: Sequence[object]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def option_index(value: object, options: Sequence[str]) -> int:
-    """Returns the index of the right option, which a label names by its text or by its index."""
+def option_index(value: object, options: Sequence[str], columns: Sequence[str] = ()) -> int:
+    """Returns the index of the right option, which a label names by its text, by its column, or by its index.
+
+    `columns` are those of the options, if each has one; a name that is a number is left to mean an index.
+    """
     if is_empty(value):
         raise LabelProblem("the label is empty")
     if not isinstance(value, str | int | float) or isinstance(value, bool):
@@ -44,10 +47,12 @@ def option_index(value: object, options: Sequence[str]) -> int:
         keys = [option.strip() for option in options]
         if value.strip() in keys:
             return keys.index(value.strip())
+        if value.strip() in columns[: len(options)] and not value.strip().isdecimal():
+            return columns.index(value.strip())
     try:
         index = float(value)
     except ValueError:
-        raise LabelProblem("not one of the row's options, and not an index") from None
+        raise LabelProblem(f"not one of the row's options, and not an index from 0 to {len(options) - 1}") from None
     if not index.is_integer() or not 0 <= index < len(options):
         raise LabelProblem(f"not one of the row's options, and not an index from 0 to {len(options) - 1}")
     return int(index)

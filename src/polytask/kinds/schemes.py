@@ -110,6 +110,8 @@ def written_tags(value: object) -> list[str]:
         tags = []
     if not tags:
         raise LabelProblem("no tags; expected a list with one tag for each word, or a list of spans")
+    if any(isinstance(tag, list | tuple | Mapping) for tag in tags):
+        raise LabelProblem("a tag is a list; expected tags, or a list of spans such as {start: 0, end: 4, label: PER}")
     if any(is_empty(tag) or not isinstance(tag, str | int) for tag in tags):
         raise LabelProblem("a tag is empty or not a name; expected one tag for each word")
     return [str(tag).strip() for tag in tags]

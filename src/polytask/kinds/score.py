@@ -1,6 +1,7 @@
 """A score: the output is the score, scaled to [0, 1] if it has a range, else standardized by the training scores."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -86,6 +87,9 @@ class Score(Kind):
         return (weights_NK * near_NK).sum(1) / weights_NK.sum(1), None
 
 
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+
 class _Reader(LabelReader):
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
@@ -100,7 +104,8 @@ class _Reader(LabelReader):
         if not self.low <= score <= self.high or not math.isfinite(score):
             what = "outside the range" if math.isfinite(score) else "not a number"
             limits = f" from {self.low:g} to {self.high:g}" if math.isfinite(self.low) else ""
-            raise LabelProblem(f"{what}; expected a number{limits}")
+            form = " with a decimal point" if isinstance(plain, str) and DECIMAL_COMMA.fullmatch(plain.strip()) else ""
+            raise LabelProblem(f"{what}; expected a number{limits}{form}")
         if abs(score) > LARGEST:
             raise LabelProblem(f"too large; expected a number from {-LARGEST:g} to {LARGEST:g}")
         return score

@@ -162,7 +162,8 @@ class MultiLabel(TaskFields):
 
 @dataclass(frozen=True)
 class Choice(TaskFields):
-    """A task whose label is one of the options of the row: its text, or its index, counted from 0.
+    """A task whose label is one of the options of the row: its text, the name of its column, or its index, counted from
+    0.
 
     polytask.Choice(frame, text="question", options="answers", label="right")
     polytask.Choice(frame, text="question", options=["a", "b", "c", "d"], label="right")

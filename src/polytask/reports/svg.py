@@ -145,9 +145,14 @@ def nice_ticks(low: float, high: float, most: int, integer: bool = False) -> lis
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks with as many decimals as tell them apart; very small numbers as 2e-05."""
-    if ticks and 0 < max(map(abs, ticks)) < 1e-3:
+    """The ticks with as many decimals as tell them apart; very small and very large numbers as 2e-05 and 5M."""
+    largest = max(map(abs, ticks), default=0.0)
+    if 0 < largest < 1e-3 or largest >= 1e12:
         return [f"{tick:g}" for tick in ticks]
+    for unit, letter in ((1e9, "B"), (1e6, "M")):
+        if largest >= unit:
+            texts = tick_labels([tick / unit for tick in ticks])
+            return [text + letter if tick else text for tick, text in zip(ticks, texts, strict=True)]
     decimals = next((d for d in range(7) if all(abs(round(t, d) - t) < 1e-9 * max(1, abs(t)) for t in ticks)), 6)
     return [f"{tick + 0.0:,.{decimals}f}" for tick in ticks]
 

@@ -5,6 +5,7 @@ that the task was trained and scored on.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +63,7 @@ def join_class(old: OldRun, wanted: NewClass, settings: Sequence[str] = (), trus
     guarantee = mapping(_with_settings({}, settings).get("add") or {}, f"{WHERE}: add").get("guarantee", "frozen")
     plain = recipe_to_mapping(old.recipe)
     content: dict[str, Any] = {
-        "name": f"{old.recipe.name}-{re.sub('[^A-Za-z0-9_-]+', '-', wanted.name).strip('-') or 'class'}",
+        "name": f"{old.recipe.name}-{_plain_letters(wanted.name) or 'class'}",
         **{field: plain[field] for field in SAME},
         "adapter": {"name": old.bundle.adapter.name, **old.bundle.adapter.options},
         **DEFAULTS.get(str(guarantee), {}),
@@ -83,6 +84,12 @@ def join_class(old: OldRun, wanted: NewClass, settings: Sequence[str] = (), trus
     use_code(recipe, trust_plugins)
     check_same_model(recipe, old, WHERE)
     return _only_new_row(recipe, old) if add.guarantee == "frozen" else recipe
+
+
+def _plain_letters(name: str) -> str:
+    """Returns a class's name as a part of a file name: letters without accents, digits, - and _."""
+    bare = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+    return re.sub("[^A-Za-z0-9_-]+", "-", bare).strip("-")
 
 
 def _with_settings(content: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
@@ -166,7 +173,9 @@ def _joined(old: OldRun, wanted: NewClass, add: AddSettings) -> dict[str, Any]:
         rows = [_row(example, new) for example in (*earlier, *examples)]
         files[name] = str(write_rows(rows, memory_folder(), f"{wanted.task}-{name}")) if rows else None
     fields = {field: recipe_value(getattr(new, field)) for field in ("label", "classes", "separator")}
-    return {**fields, **files, **dict.fromkeys(("rows", "format", "delimiter", "quoting", "encoding"))}
+    # The task has files of its own now, in which all rows have a label: it shares its rows with no other task.
+    left_out = ("rows", "share_rows", "format", "delimiter", "quoting", "encoding")
+    return {**fields, **files, "blank_labels": "stop", **dict.fromkeys(left_out)}
 
 
 def recipe_value(value: Any) -> Any:

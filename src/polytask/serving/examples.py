@@ -99,10 +99,13 @@ def with_options(text: Text | tuple[str, ...], values: Sequence[object], where: 
 def check_options(task: str, examples: Sequence[Example]) -> None:
     """Raises a UserError if an example with a text has not the options that kind choice needs."""
     for example in examples:
-        if len(example) == 2:
-            raise UserError(f"predict: task {task} takes a text and two or more options, found {example!r:.80}")
+        if len(example) == 2 or (len(example) == 1 and example[0] is not None):
+            raise UserError(
+                f"predict: task {task} takes a text and two or more options (--option, or a list of options in "
+                f"Python), found {example!r:.80}"
+            )
         if example[0] is not None:
-            with_options(example[0], example[1:] or [[]], f"predict: task {task}: {example!r:.80}")
+            with_options(example[0], example[1:], f"predict: task {task}: {example!r:.80}")
 
 
 def _numbered(number: int) -> str:

@@ -145,13 +145,14 @@ def _write(
     expected: int | None,
 ) -> PredictedFile:
     format, dialect = output_format(target), output_dialect(target, file.path, file.dialect)
-    types: dict[str, Any] = dict(file.column_types) if format == "parquet" else dict.fromkeys(file.columns)
+    found = file.column_types if format == "parquet" else {}
+    types: dict[str, Any] = {column: found.get(column) for column in file.written_columns}
     for columns_of_task in added.values():
         types |= columns_of_task.types
     rows, without_text, truncated, abstained = 0, *(Counter(dict.fromkeys(added, 0)) for _ in range(3))
     with atomic_file(target) as part, write_rows(part, format, dialect, types) as write:
         for chunk, predictions in _predicted(predictor, text_columns, tag_columns, file):
-            write([_with_predictions(record, i, predictions, added) for i, record in enumerate(chunk)])
+            write([_with_predictions(file.written(record), i, predictions, added) for i, record in enumerate(chunk)])
             rows += len(chunk)
             for task, predicted in predictions.items():
                 without_text[task] += sum(p.label is None and not p.abstained for p in predicted)

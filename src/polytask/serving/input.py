@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from polytask.serving.examples import Example, with_options
 from polytask.tasks.rows import EMPTY_TEXT, text_problem, words_problem
+from polytask.tasks.sources.conll import ConllSource
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.jsonl import JsonLinesSource
 from polytask.tasks.sources.parquet import ParquetSource
@@ -55,6 +56,17 @@ class InputFile:
             keys = dict.fromkeys(key for line in self.source.objects() for key in _checked(line)[1])
             return tuple(keys) or self.source.columns  # which raises an error if the file is empty
         return _named(self.source)
+
+    @cached_property
+    def written_columns(self) -> tuple[str, ...]:
+        """The columns that a file of predictions repeats: a column of a CoNLL file that has two names only once."""
+        return self.source.different_columns if isinstance(self.source, ConllSource) else self.columns
+
+    def written(self, record: Record) -> Record:
+        """The part of a row that a file of predictions repeats."""
+        if not isinstance(self.source, ConllSource):
+            return record
+        return {column: record[column] for column in self.written_columns}
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """Yields each row's number and its values by column. A JSON line has only its own keys."""

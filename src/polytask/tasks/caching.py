@@ -25,7 +25,7 @@ from polytask.text.tokenizer import TextTokenizer
 from polytask.text.words import encode_words
 from polytask.types import UserError
 
-CACHE_FORMAT = 2  # to be increased if files are read or tokenized in another way
+CACHE_FORMAT = 3  # to be increased if files are read or tokenized in another way
 BATCH_ROWS = 2_000
 BATCH_CHARACTERS = 4_000_000  # long documents fill a batch earlier, so that memory stays constant
 BROKEN_KEPT = 1_000

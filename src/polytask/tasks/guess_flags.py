@@ -22,7 +22,8 @@ def check_flags(file: str, columns: Sequence[Column]) -> None:
 
 def flags_hint(task: str, columns: Sequence[Column]) -> str:
     """Returns how to make one task of several columns of 0 and 1; "" if there are fewer than two."""
-    names = [column.name for column in columns if column.values and {*map(class_name, column.values)} <= {"0", "1"}]
+    found = {column.name: {class_name(value).lower() for value in column.values} for column in columns}
+    names = [name for name, values in found.items() if values and (values <= {"0", "1"} or values <= {"true", "false"})]
     if len(names) < 2:
         return ""
     more = ",..." if len(names) > MOST_NAMED else ""

@@ -99,7 +99,7 @@ def _offered(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
 def _label(
     columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], options: Sequence[str], task: str, is_given: bool
 ) -> str | None:
-    """Returns the column that has the text or the index of an option in nearly every row.
+    """Returns the column that has the text, the column or the index of an option in nearly every row.
 
     A column of indices must have the name of the task or of a label, as there are many other small numbers.
     """
@@ -114,17 +114,18 @@ def _label(
 
 
 def _fits(name: str, rows: Sequence[Mapping[str, Any]], options: Sequence[str]) -> tuple[int, bool, int]:
-    """Returns how many labels name an option, whether they are texts of options, and how many labels there are."""
+    """Returns how many labels name an option, whether by their text or column, and how many labels there are."""
     fits = texts = labelled = 0
+    names = [column for column in options if not column.isdecimal()] if len(options) > 1 else []
     for row in rows:
         if is_empty(row[name]):
             continue
         labelled += 1
         offered = _offered(row, options)
         try:
-            option_index(row[name], offered)
+            option_index(row[name], offered, names)
             fits += 1
-            texts += str(row[name]).strip() in map(str.strip, offered)
+            texts += str(row[name]).strip() in (*map(str.strip, offered), *names)
         except LabelProblem:
             continue
     return fits, texts > fits / 2, labelled

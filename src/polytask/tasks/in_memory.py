@@ -17,6 +17,7 @@ from typing import Any
 from polytask.disk.atomic import atomic_file
 from polytask.disk.hashing import sha256
 from polytask.disk.writable import make_folder
+from polytask.tasks.sources.hub import named, names_in_lists
 from polytask.tasks.sources.source import checked_columns, no_column
 from polytask.text.tokenizer import without_lone_surrogates
 from polytask.types import UserError
@@ -109,7 +110,8 @@ def _values(data: Any, kind: str, index: int, start: int) -> list[Any]:
         case "pyarrow.Table":
             return list(data.column(index).slice(start, BATCH).to_pylist())
         case _:
-            return list(data[part][data.column_names[index]])
+            column = data.column_names[index]
+            return named(data[part][column], names_in_lists(data, column))
 
 
 def _dict_rows(data: Any, columns: Sequence[str], where: str) -> Iterator[Record]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from polytask.settings import TaskSpec
-from polytask.tasks.sources.conll import ConllSource
+from polytask.tasks.sources.conll import ConllSource, begins_as_conll
 from polytask.tasks.sources.delimited import DelimitedSource
 from polytask.tasks.sources.dialect import NO_DELIMITER, Quoting, delimiter_name
 from polytask.tasks.sources.encoding import WINDOWS
@@ -65,6 +65,8 @@ def open_source(
     if not os.path.isfile(file):
         raise UserError(f"{source}: {'expected a file, found a folder' if os.path.isdir(file) else 'no such file'}")
     kind = format or ENDINGS.get(file.suffix.lower())
+    if format is None and kind in (None, ENDINGS[".txt"]) and begins_as_conll(file):
+        kind = "conll"
     if kind is None and file.suffix.lower() == ".xls":
         raise UserError(f"{source}: the old Excel format is not supported; open it in Excel and save it as .xlsx")
     if kind is None:

@@ -1,6 +1,7 @@
 """The words of a text, and the first token of each of them. Knows no task, no label and no model."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,8 +10,14 @@ import numpy.typing as npt
 
 from polytask.text.tokenizer import TextTokenizer
 
-SEPARATE = re.compile(r"\w+|[^\w\s]")
-"""The words of a running text: letters and digits, and every other mark by itself."""
+JOINED = "".join(char for char in map(chr, range(0x300, 0x20000)) if unicodedata.category(char).startswith("M"))
+JOINED += "\u200c\u200d"
+"""Characters that belong to the one before them: accents, vowel signs, and the joiners of Persian and Hindi words.
+
+Python's `\\w` has none of them.
+"""
+SEPARATE = re.compile(rf"\w+(?:[{JOINED}]+\w*)*|[^\w\s][{JOINED}]*")
+"""The words of a running text: letters with their accents and digits, and every other mark by itself."""
 BETWEEN_SPACES = re.compile(r"\S+")
 
 

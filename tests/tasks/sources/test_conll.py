@@ -64,6 +64,20 @@ def test_a_comment_can_name_the_columns(tmp_path: Path) -> None:
     assert list(source.rows(["NER"])) == [(2, [["B-ORG"]])]
 
 
+def test_comments_are_left_out_although_they_have_as_many_fields_as_words(tmp_path: Path) -> None:
+    spaces = opened(tmp_path, "a.conll", "# sent_id = 1\nEU NNP I-NP B-ORG\n# # O O\n#a b c d\n")
+    assert list(spaces.rows(["0"])) == [(2, [["EU", "#", "#a"]])]
+    five = opened(tmp_path, "b.conll", "# newdoc id = x\nEU NNP _ I-NP B-ORG\n")
+    assert list(five.rows(["4"])) == [(2, [["B-ORG"]])]
+    tabs = opened(tmp_path, "c.conll", "# text = the EU\n1\tthe\tO\t-\t-\n2\t#\tB\t-\t-\n# of EU # 2\n")
+    assert list(tabs.rows(["1"])) == [(2, [["the", "#"]])]
+
+
+def test_only_tabs_and_plain_spaces_separate_columns(tmp_path: Path) -> None:
+    source = opened(tmp_path, "a.conll", "10\u00a0000  NUM\neuros\u3000 NOUN\n")
+    assert list(source.rows(["0", "1"])) == [(1, [["10\u00a0000", "euros\u3000"], ["NUM", "NOUN"]])]
+
+
 def test_a_line_with_another_number_of_columns_breaks_its_sentence(tmp_path: Path) -> None:
     source = opened(tmp_path, "a.conll", "a X\nb\nc Y Z\n\nd X\n")
     broken, row = list(source.rows(["0", "1"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import pytest
 
+from polytask.tasks.in_memory import rows_of
 from polytask.tasks.reading import open_source
 from polytask.tasks.sources.hub import hub_names
 from polytask.types import UserError
@@ -35,6 +36,19 @@ def test_a_local_folder_through_the_hub_library(local_hub: str) -> None:
         _ = open_source(f"{local_hub}#dev").columns
     with pytest.raises(UserError, match="expected hub:DATASET#SPLIT"):
         _ = open_source(local_hub).columns
+
+
+def test_class_labels_in_lists_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = datasets.ClassLabel(names=["O", "B-PER"])
+    features = datasets.Features(words=datasets.List(datasets.Value("string")), tags=datasets.List(tags), kind=tags)
+    rows = {"words": [["Ada", "left"], ["x"], ["y"]], "tags": [[1, 0], None, [-1]], "kind": [1, 0, 1]}
+    data = datasets.Dataset.from_dict(rows, features)
+    named = [["B-PER", "O"], None, [-1]]
+    assert [row["tags"] for row in rows_of(data, ["words", "tags"], "data")] == named
+    assert [row["kind"] for row in rows_of(data, ["kind"], "data")] == [1, 0, 1]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: data)
+    source = open_source("hub:wikiann#train")
+    assert [entry[1] for entry in source.rows(["tags", "kind"])] == [[named[0], 1], [None, 0], [[-1], 1]]
 
 
 def test_the_hub_library_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """CoNLL files as a source of rows: one word per line, with its columns, and a blank line between sentences."""
 
+import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +17,15 @@ DOCUMENT = "-DOCSTART-"
 NAMED = "# global.columns ="
 UNIVERSAL = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
 """The columns of CoNLL-U, the format of Universal Dependencies."""
+SPACES = re.compile(" +")
+KEY = re.compile(r"# +\w+( \w+)? = ")
+"""The beginning of a comment of CoNLL-U, which may have as many fields as the words: `# sent_id = 5`."""
+
+
+def begins_as_conll(file: Path) -> bool:
+    """Whether the first line is the mark of a document, as in the files of CoNLL-2003 (train.txt, eng.testa)."""
+    with file.open("rb") as content:
+        return content.read(100).removeprefix(BOM_UTF8).lstrip().startswith(DOCUMENT.encode())
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,14 @@ class ConllSource:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
+        """Every name that a column can be asked for by, so that a column with a name is here twice."""
         numbers = tuple(map(str, range(self._width)))
         return (*self.names, *numbers) if len(self.names) == self._width else numbers
+
+    @property
+    def different_columns(self) -> tuple[str, ...]:
+        """Each column once, by its name if it has one."""
+        return self.columns[: self._width]
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         places = [self.columns.index(column) % self._width for column in columns]
@@ -75,17 +92,27 @@ class ConllSource:
     def _fields(self, text: str) -> list[str]:
         if not text.strip():
             return []
-        return [field.strip() for field in text.split("\t")] if "\t" in text else text.split()
+        # Other spaces, such as the one in "10\xa0000", belong to the word.
+        return [field.strip() for field in text.split("\t")] if "\t" in text else SPACES.split(text.strip(" "))
 
     def _is_left_out(self, text: str, fields: Sequence[str]) -> bool:
-        if text.startswith("#") and len(fields) != self._width:
-            return True  # a comment; the word # has as many columns as every other word
-        return self.names[:1] == ("ID",) and not fields[0].isdecimal()
+        return self._is_comment(text, fields) or (self.names[:1] == ("ID",) and not fields[0].isdecimal())
+
+    def _is_comment(self, text: str, fields: Sequence[str]) -> bool:
+        """The word # has as many columns as every other word, between the same marks."""
+        if not text.startswith("#"):
+            return False
+        return len(fields) != self._width or ("\t" in text) != ("\t" in self._first) or bool(KEY.match(text))
 
     @cached_property
-    def _width(self) -> int:
+    def _first(self) -> str:
+        """The line of the first word."""
         for text in self._lines():
             fields = self._fields(text)
             if fields and not text.startswith("#") and fields[0] != DOCUMENT:
-                return len(fields)
+                return text
         raise UserError(f"{self.name}: the file has no words; expected one word per line with its columns")
+
+    @cached_property
+    def _width(self) -> int:
+        return len(self._fields(self._first))

@@ -17,8 +17,8 @@ from polytask.types import UserError
 class HubSource:
     """A split of a data set of the Hugging Face hub, or of a local folder, read with the `datasets` library.
 
-    Class labels are the stored numbers. A revision of the data set is a commit, a tag or a branch:
-    hub:DATASET@REVISION#SPLIT.
+    Class labels are the stored numbers, but in lists (tags of words, several classes) they are names. A revision of the
+    data set is a commit, a tag or a branch: hub:DATASET@REVISION#SPLIT.
     """
 
     name: str
@@ -37,7 +37,9 @@ class HubSource:
 
     def rows(self, columns: Sequence[str], needed: Sequence[str] | None = None) -> Iterator[Row | BrokenRow]:
         batches = self._data.select_columns(list(columns)).iter(BATCH)
-        yield from numbered([batch[name] for name in columns] for batch in batches)
+        names = [names_in_lists(self._data, column) for column in columns]
+        parts = ([named(batch[one], known) for one, known in zip(columns, names, strict=True)] for batch in batches)
+        yield from numbered(parts)
 
     @cached_property
     def _data(self) -> Any:
@@ -64,6 +66,20 @@ class HubSource:
         raise UserError(
             f"{self.name}: cannot load the data set; " + "; ".join(problems or ["expected OWNER/NAME/CONFIG at most"])
         )
+
+
+def names_in_lists(data: Any, column: str) -> Sequence[str]:
+    """Returns the names of the class labels that a column of a data set has in lists; none if it has no such lists."""
+    names: Sequence[str] = getattr(getattr(data.features[column], "feature", None), "names", None) or ()
+    return names
+
+
+def named(values: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Returns lists of class labels with their names; a number without a name stays a number."""
+    if not names:
+        return list(values)
+    known = dict(enumerate(names))
+    return [None if one is None else [known.get(number, number) for number in one] for one in values]
 
 
 def hub_names(path: str) -> list[tuple[str, str | None]]:
