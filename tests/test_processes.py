@@ -1,7 +1,11 @@
 """The end of a process that was connected to others."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -74,6 +78,35 @@ def test_processes_that_cannot_connect_say_where(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(connection, "TIMEOUT", timedelta(milliseconds=10))
     with pytest.raises(UserError, match="the 2 processes could not be connected at localhost:1: "):
         join_processes()
+
+
+WAIT_FOR_ANOTHER = """
+import signal, sys
+
+from polytask.processes import join_processes
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # as the command line does
+join_processes()
+"""
+
+
+def test_a_signal_ends_a_process_that_waits_for_one_that_never_comes() -> None:
+    """The launcher sends SIGTERM if the other one was killed; it kills who does not end within 30 seconds."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = free.getsockname()
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(address[1])}
+    waiting = subprocess.Popen([sys.executable, "-c", WAIT_FOR_ANOTHER], env={**os.environ, **environment})
+    try:
+        while True:  # until it listens, and waits for the other one
+            assert waiting.poll() is None
+            with suppress(ConnectionRefusedError), socket.create_connection(address):
+                break
+        waiting.terminate()
+        assert waiting.wait(timeout=25) == -signal.SIGTERM
+    finally:
+        waiting.kill()
+        waiting.wait()
 
 
 def test_the_error_of_a_lost_process_has_that_of_pytorch() -> None:

@@ -34,7 +34,8 @@ def test_a_local_ray_starts_and_stops_silently_and_leaves_the_signals_alone() ->
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nonsense"])
 def test_an_address_without_ray_is_an_error_that_names_it(address: str) -> None:
-    with pytest.raises(UserError, match=f"a test: cannot connect to Ray at '{address}'"), connect("a test", address):
+    message = f"a test: cannot connect to Ray at '{address}' .*token, set RAY_AUTH_MODE=token here too$"
+    with pytest.raises(UserError, match=message), connect("a test", address):
         pass
 
 

@@ -6,6 +6,8 @@ block in a process that leaves alone. The store outlives the group; in it the ot
 
 import atexit
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -62,16 +64,33 @@ def connect() -> None:
     import torch.distributed.nn.functional  # noqa: F401, PLC0415
 
     try:
-        if _connection.store is None:
-            _connection.store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
-        if not dist.is_initialized():
-            _make_group(_connection.store)
+        with _ended_by_signals():
+            if _connection.store is None:
+                _connection.store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            if not dist.is_initialized():
+                _make_group(_connection.store)
     except RuntimeError as error:
         address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise UserError(
             f"the {started_processes()} processes could not be connected at {address}: {first_line(error)}; check that "
             "all of them were started, and that the machines reach each other"
         ) from error
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end this process at once inside the context: there is nothing to save yet.
+
+    PyTorch waits for the others in C++, where Python's handlers do not run: if one of the others had been killed, this
+    process would wait on until its launcher kills it, 30 seconds after SIGTERM. Only the main thread can do this.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
 
 def _make_group(store: Store) -> None:

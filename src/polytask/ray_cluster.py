@@ -67,7 +67,8 @@ def connect(what: str, address: str | None = None, cpus: int | None = None) -> I
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"{what}: cannot connect to Ray at {address!r} ({reason}); start it with `ray start --head` and pass the "
-            "address that this prints, or pass no address to use this machine only"
+            "address that this prints, or pass no address to use this machine only; if the cluster asks for a token, "
+            "set RAY_AUTH_MODE=token here too"
         ) from error
     except ray.exceptions.RayError as error:
         raise UserError(refused(what, address, error)) from error

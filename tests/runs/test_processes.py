@@ -241,6 +241,8 @@ for name in ("first", "second"):  # one program may train several runs
     finished = polytask.train(recipe, f"{folder}/{name}", settings)
     polytask.evaluate_run(finished.folder)
 say(f"mean {finished.evaluations['dev'].mean} after {finished.summary.steps} steps")
+again = polytask.train(recipe, f"{folder}/second", settings, resume=True)  # its checkpoints were removed
+say(f"again {again.evaluations['dev'].mean} after {again.summary.steps} steps")
 running = polytask.start_training(polytask.read_recipe(recipe, settings), f"{folder}/third")
 for report in running.steps():
     pass
@@ -260,6 +262,7 @@ except polytask.UserError as error:
 def test_a_program_under_torchrun_trains_runs_in_all_processes(tmp_path: Path) -> None:
     output = run_program(PROGRAM, tmp_path)
     mean = re.findall(r"mean (.*) after 3 steps", output)
+    assert re.findall(r"again (.*) after 3 steps", output) == mean
     assert len(mean) == 2
     assert mean[0] == mean[1]
     assert output.count("refused: ErrorElsewhere") == 1  # and the first process has its own error

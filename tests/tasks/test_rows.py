@@ -1,7 +1,10 @@
 """Texts and labels are checked row by row, and errors name the row and column."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from polytask.kinds.table import KINDS
@@ -40,3 +43,12 @@ def test_labelled_rows_and_what_is_wrong_with_each(write: Write) -> None:
     assert str(no_key) == f"{source.name}, line 5, column 'y': the line has no such key"
     with pytest.raises(UserError, match=r"no column 'c'; its columns are: a, b, y\n.*no column 'd'"):
         next(labelled_rows(TaskSpec("t", "yes_no", ("c",), "d", "", ""), source, KINDS[spec.kind].reader(spec)))
+
+
+def test_bytes_of_a_parquet_file_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"a": [b"x"], "y": ["no"]}), file)
+    source = open_source(str(file))
+    spec = TaskSpec("t", "yes_no", ("a",), "y", source.name, source.name)
+    (row,) = labelled_rows(spec, source, KINDS[spec.kind].reader(spec))
+    assert str(row) == f"{file}, row 1, column 'a': \"b'x'\": bytes; expected text: write the column as strings"

@@ -205,7 +205,8 @@ def running_from(
 ) -> Running:
     """The run that a start has led to; one that had finished before has its saved weights."""
     if start.finished is not None:
-        session.model.load_state_dict(load_bundle(start.folder.model.path).model.state_dict())
+        if start.processes.is_main:  # the others need not see the folder
+            session.model.load_state_dict(load_bundle(start.folder.model.path).model.state_dict())
         session.progress.step = start.finished.steps
     return Running(
         start.folder.path,

@@ -49,7 +49,7 @@ from polytask.runs.resume import (
     recipe_changes,
     refusal,
 )
-from polytask.runs.summary import Summary
+from polytask.runs.summary import Summary, summary_from
 from polytask.training.checkpoint import step_of
 from polytask.training.loop import Session
 from polytask.training.state import CheckpointMismatch
@@ -199,16 +199,15 @@ def _follow_main(start: Start) -> None:
     processes, decided = start.processes, None
     if processes.is_main:
         checkpoint = None if start.checkpoint is None else start.checkpoint.name
-        finished = None if start.finished is None else start.finished.steps
+        finished = None if start.finished is None else start.finished.to_json()
         decided = json.dumps([start.recipe.train.precision, torch.get_num_threads(), checkpoint, finished])
     precision, threads, checkpoint, finished = json.loads(processes.text_from_main(decided))
     with processes.one_error_for_all():
-        if finished is not None:
-            raise UserError(f"{start.folder.path}: the run has finished; resume it without --processes or torchrun")
         if not processes.is_main:
             settings = replace(start.recipe.train, precision=precision)
             start.recipe, start.device = on_this_machine(replace(start.recipe, train=settings), threads, processes)
             start.checkpoint = None if checkpoint is None else start.folder.checkpoints / checkpoint
+            start.finished = None if finished is None else summary_from(finished, "the summary of process 0")
     processes.check_equal("devices (train.device)", start.device.type)
     processes.check_equal_fields("settings in its recipe", flat_fields(start.recipe))
 

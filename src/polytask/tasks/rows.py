@@ -200,6 +200,8 @@ def text_problem(value: object) -> str:
         return "" if value.strip() else EMPTY_TEXT
     if value is None or value != value:  # NaN is a missing value in a table
         return EMPTY_TEXT
+    if isinstance(value, bytes):
+        return "bytes; expected text: write the column as strings"
     return "" if isinstance(value, int | float) else "a list or table; expected text"
 
 
