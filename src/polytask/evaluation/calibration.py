@@ -27,6 +27,8 @@ LOWEST, HIGHEST = 0.05, 20.0
 """A higher temperature is replaced by HIGHEST, with which all classes are about equally probable; no temperature below
 LOWEST is used, because too few rows are wrong to determine one."""
 FEWEST_ROWS = 20
+PRIOR_ROWS = 10
+"""Rows that count as labelled by the probabilities of temperature 1, so that few dev rows do not decide alone."""
 GOALS = (0.9, 0.95, 0.99)
 """The accuracies for which the coverage is reported."""
 MAX_POINTS = 200
@@ -49,22 +51,26 @@ def softmax(scores_NC: Floats, temperature: float = 1.0) -> Floats:
 
 
 def fit_temperature(scores_NC: Floats, gold_N: Labels) -> float | None:
-    """Returns the temperature T with the lowest mean of -log softmax(z / T)_y (Guo et al. 2017).
+    """Returns the temperature T with the lowest log loss (Guo et al. 2017) of the N rows and of PRIOR_ROWS more.
 
-    The mean is convex in b = 1 / T. Its derivative is the mean of sum_c p_c z_c - z_y, whose root is found by Newton's
-    method within a bracket. None if the best one is below LOWEST: where every row is right, for example, a lower
-    temperature is always better.
+        - sum_i log q_i(y_i) - PRIOR_ROWS / N * sum_i sum_c p_i(c) log q_i(c)
+        q_i = softmax(z_i / T)          p_i = softmax(z_i)
+
+    The further rows are labelled as the model believes; without them, T is too far from 1 for few rows. The sum is
+    convex in b = 1 / T. Its derivative is that of sum_i (mean of z_i by q_i) - (z_i of its labels), whose root is found
+    by Newton's method within a bracket. None if the best T is below LOWEST, or if any does as well.
     """
     if not np.isfinite(scores_NC).all():
         return None
-    own_N = scores_NC[np.arange(len(gold_N)), gold_N]
+    own_N, believed_N = scores_NC[np.arange(len(gold_N)), gold_N], (softmax(scores_NC) * scores_NC).sum(1)
+    labelled = (own_N.sum() + PRIOR_ROWS * believed_N.mean()) / (len(gold_N) + PRIOR_ROWS)
     low, high, inverse = 1 / HIGHEST, 1 / LOWEST, 1.0
-    if _slopes(scores_NC, own_N, high)[0] <= 0:
+    if _slopes(scores_NC, labelled, high)[0] <= 0:
         return None
-    if _slopes(scores_NC, own_N, low)[0] >= 0:
+    if _slopes(scores_NC, labelled, low)[0] >= 0:
         return HIGHEST
     for _ in range(NEWTON_STEPS):
-        slope, curvature = _slopes(scores_NC, own_N, inverse)
+        slope, curvature = _slopes(scores_NC, labelled, inverse)
         low, high = (low, inverse) if slope > 0 else (inverse, high)
         step = inverse - slope / curvature if curvature > 0 else low
         if not low < step < high:
@@ -76,12 +82,15 @@ def fit_temperature(scores_NC: Floats, gold_N: Labels) -> float | None:
     return float(1 / inverse)
 
 
-def _slopes(scores_NC: Floats, own_N: Floats, inverse: float) -> tuple[float, float]:
-    """Returns the first and the second derivative of the mean loss in the inverse temperature."""
+def _slopes(scores_NC: Floats, labelled: float, inverse: float) -> tuple[float, float]:
+    """Returns the first and the second derivative of the mean loss in the inverse temperature.
+
+    `labelled` is the mean of the scores of the labels.
+    """
     p_NC = softmax(scores_NC, 1 / inverse)
     mean_N = (p_NC * scores_NC).sum(1)
     variance_N = (p_NC * (scores_NC - mean_N[:, None]) ** 2).sum(1)
-    return float((mean_N - own_N).mean()), float(variance_N.mean())
+    return float(mean_N.mean() - labelled), float(variance_N.mean())
 
 
 def cross_fitted(scores_NC: Floats, gold_N: Labels, name: str, example_N: Labels | None = None) -> Floats:
