@@ -32,6 +32,7 @@ page    writes docs/papers.md and its plots from benchmarks/papers-*.json, claim
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -46,7 +47,7 @@ from typing import Any
 
 from papers_claims import ADDED, MEAN, needed_measures, needed_pairs, read_systems
 from papers_page import write_page
-from papers_results import GAP, SPREAD, pack, published_scores, read_results, table
+from papers_results import FORGOTTEN, GAP, PERPLEXITY, SPREAD, pack, published_scores, read_results, table
 from papers_schedule import Changes, Planned, changes_of, write_changed
 
 from polytask.studies.cells import summary_of
@@ -219,11 +220,14 @@ def measured_scores(
 
 def measured(summary: Mapping[str, Any], of: str, task: str) -> float:
     """One number of a run on dev; GAP: its score on training rows minus that on dev."""
+    if of == FORGOTTEN:
+        forgotten: float = summary["transfer"]["forgetting"][task]
+        return forgotten
     dev = summary["evaluations"]["dev"][task]
     metric = dev["primary"] if of in (GAP, SPREAD) else of
     value: float = dev["metrics"][metric]["value"]
     if of != GAP:
-        return value
+        return math.log(value) if metric == PERPLEXITY else value
     training: float = summary["training_rows"][task]["metrics"][metric]["value"]
     return training - value
 

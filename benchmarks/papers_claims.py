@@ -8,6 +8,9 @@ can decide it, a verdict with its reason. Every claim gets one of four verdicts:
     cannot be told   no test shows the opposite, but at least one is undecided or missing
     not run yet      none of the tests was made
 
+A test whose study, variants or measure were never run does not count as long as other tests of its claim were run; the
+page names it. A claim with tests and a verdict has that verdict until the first of its tests was run.
+
 Whether a comparison of scores is decided is judged with Holm's correction for the comparisons of its claim, where the
 result has their p values; otherwise with the correction of its study.
 
@@ -28,7 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from papers_results import GAP, LEVEL, MARKS, SCORE, SPREAD, TASKS, Result
+from papers_results import FORGOTTEN, GAP, LEVEL, MARKS, PERPLEXITY, SCORE, SPREAD, TASKS, Result
 from papers_seeds import deciding_seeds, upper_p
 
 from polytask.evaluation.comparison.statistics import holm
@@ -62,7 +65,7 @@ class Check:
     expected: str
     rows: Literal["dev", "train"] = "dev"
     of: str = SCORE
-    """What is compared: the score, GAP, SPREAD, or a metric of the task that is not its primary one."""
+    """What is compared: the score, GAP, SPREAD, FORGOTTEN, PERPLEXITY, or a metric that is not the primary one."""
     group: int | None = None
     """The number of its group, if one variant of the group is enough."""
 
@@ -78,7 +81,7 @@ class Claim:
     text: str
     tests: tuple[Check, ...] = ()
     verdict: str = ""
-    """Only for claims without tests."""
+    """Of a claim without tests, and of one whose tests were never run."""
     reason: str = ""
     """Why there are no tests; with tests, a remark on what they leave open."""
 
@@ -150,8 +153,8 @@ def read_claim(content: Mapping[str, Any], where: str) -> Claim:
     groups = enumerate(content.get("tests", ()))
     tests = tuple(test for number, group in groups for test in read_tests(group, number, where))
     claim = Claim(content["text"], tests, content.get("verdict", ""), content.get("reason", ""))
-    if bool(tests) == bool(claim.verdict):
-        raise UserError(f"{where}: must have either tests or a verdict")
+    if not tests and not claim.verdict:
+        raise UserError(f"{where}: must have tests or a verdict")
     if claim.verdict and (claim.verdict not in VERDICTS or not claim.reason):
         raise UserError(f"{where}: verdict: must be one of {', '.join(VERDICTS)}, with a reason; found {claim.verdict}")
     return claim
@@ -201,11 +204,14 @@ def needed_pairs(systems: Mapping[str, System], study: str, reference: str) -> d
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     """The verdict on a claim; `results` has one result for each study that was run."""
-    if claim.verdict:
-        return Judged(claim.verdict, claim.reason)
-    made = decided([(test, comparison_of(test, results.get(test.study))) for test in claim.tests])
+    tests, never_run = split_by_run(claim.tests, results)
+    if claim.verdict and not tests:
+        return Judged(claim.verdict, claim.reason, sentences(never_run, results))
+    if not tests:
+        tests, never_run = claim.tests, []
+    made = decided([(test, comparison_of(test, results.get(test.study))) for test in tests])
     outcomes = [outcome(test, comparison) for test, comparison in made if test.group is None]
-    for group in dict.fromkeys(test.group for test in claim.tests if test.group is not None):
+    for group in dict.fromkeys(test.group for test in tests if test.group is not None):
         own = [(test, comparison) for test, comparison in made if test.group == group]
         outcomes.append(outcome_of_any(own))
         shown = best_of_any(own)
@@ -217,7 +223,24 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     else:
         verdict = "holds" if all(one == "fulfilled" for one in outcomes) else "cannot be told"
     seeds, needed = seeds_for(made, results) if verdict == "cannot be told" else (None, "")
-    return Judged(verdict, claim.reason, sentences(made, results), seeds, needed)
+    return Judged(verdict, claim.reason, sentences([*made, *never_run], results), seeds, needed)
+
+
+def split_by_run(tests: Sequence[Check], results: Mapping[str, Result]) -> tuple[Sequence[Check], Made]:
+    """The tests that count, and those that were never run. A group counts if one of its variants was run."""
+    run = [test for test in tests if was_run(test, results.get(test.study))]
+    groups = {test.group for test in run if test.group is not None}
+    counting = [test for test in tests if test in run or test.group in groups]
+    return counting, [(test, None) for test in tests if test not in run]
+
+
+def was_run(test: Check, result: Result | None) -> bool:
+    """Whether a result has both variants of a test, and what it compares."""
+    if result is None:
+        return False
+    measured = any((one["rows"], one.get("of", SCORE)) == (test.rows, test.of) for one in result["comparisons"])
+    both = {test.variant, test.reference} <= result.get("variants", {}).keys()
+    return (both and measured) or comparison_of(test, result) is not None
 
 
 def seeds_for(made: Made, results: Mapping[str, Result]) -> tuple[int | None, int | str]:
@@ -381,7 +404,10 @@ def where(test: Check) -> str:
     """What a test compares, if it is not the score on dev."""
     if test.of == SCORE:
         return " on training rows" if test.rows == "train" else ""
-    named = {GAP: "the gap between training rows and dev", SPREAD: "the deviation over seeds"}
+    named = {
+        **{GAP: "the gap between training rows and dev", SPREAD: "the deviation over seeds"},
+        **{FORGOTTEN: "what was forgotten", PERPLEXITY: "100 times the logarithm of the perplexity"},
+    }
     return f" in {named.get(test.of, test.of)}"
 
 

@@ -87,11 +87,9 @@ def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
 
 
 def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Result:
-    """The last result of a study with all comparisons of a claim (a study may have been cut off); else the last one."""
-    for result in reversed(results):
-        if all(comparison_of(test, result) for test in claim.tests if test.study == study):
-            return result
-    return results[-1]
+    """The result with the most comparisons of a claim (a study may have been cut off); of several, the last one."""
+    tests = [test for test in claim.tests if test.study == study]
+    return max(reversed(results), key=lambda result: sum(comparison_of(test, result) is not None for test in tests))
 
 
 def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:

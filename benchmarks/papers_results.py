@@ -20,13 +20,14 @@ Scores = Mapping[str, Mapping[str, float]]
 """By variant and task."""
 TASKS = {
     **{"sst": "SST", "quora": "Quora", "sts": "STS"},
-    **{"mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "trec": "TREC", "sick": "SICK"},
+    **{"mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "trec": "TREC", "sick": "SICK", "texts": "texts"},
 }
 ABSENT = "\N{EN DASH}"
 MARKS = {"better": " ▲", "worse": " ▼", "same": " =", "undecided": ""}
 LEVEL = 0.05
-SCORE, GAP, SPREAD = "score", "gap", "spread"
-"""What a comparison is about: the score; the score on training rows minus that on dev; the deviation over seeds."""
+SCORE, GAP, SPREAD, FORGOTTEN, PERPLEXITY = "score", "gap", "spread", "forgetting", "perplexity"
+"""What a comparison is about: the score; the score on training rows minus that on dev; the deviation over seeds; how
+far a task of a sequence ends below its best score; the logarithm of the perplexity of plain text, which is its loss."""
 BySeed = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By variant, task and seed."""
 

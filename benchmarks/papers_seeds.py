@@ -43,7 +43,7 @@ def noise_of(found: Mapping[str, Any], seeds: int, examples: Mapping[str, int]) 
     """The two kinds of noise of a difference."""
     over_seeds_alone = found["rows"] == "train" or "of" in found
     task = found["task"]
-    sizes = dict(examples) if task == MEAN else {task: examples[task]}
+    sizes = {task: examples[task]} if task in examples else dict(examples)  # the mean; plain text is not a task's score
     degrees = max(min(sizes.values()) - 1, 1)
     if "seed_deviation" in found and "example_error" in found:
         return Noise(((found["seed_deviation"] ** 2 / seeds, seeds - 1),), found["example_error"] ** 2, 0.0, degrees)

@@ -60,6 +60,21 @@ def test_starts_silent_but_learns() -> None:
     assert pal.projections[0].up.weights[0].grad.abs().sum() > 0
 
 
+def test_v_d_starts_from_a_normal_distribution_with_the_deviation() -> None:
+    """As in the authors' code, with the deviation of the other weights; the model is another one from the start."""
+    torch.manual_seed(0)
+    pal = Pal(CONTEXT, size=600, heads=3, deviation=0.02)
+    starts = torch.stack([weight.detach() for weight in pal.projections[0].up.weights])
+    assert starts.std().item() == pytest.approx(0.02, rel=0.05)
+    assert abs(starts.mean().item()) < 5 * 0.02 / math.sqrt(starts.numel())
+    assert not torch.equal(starts[0], starts[1])
+    assert (pal.plain_at_start, Pal(CONTEXT, size=6, heads=3).plain_at_start) == (False, True)
+    layer = pal.layer(0).eval()
+    out = layer.parallel(torch.randn(sum(LONG.lengths), 8), LONG)
+    assert out is not None
+    assert out.abs().max() > 0
+
+
 def test_heads_must_divide_the_size() -> None:
     with pytest.raises(UserError, match="size must be a multiple of heads, found size 326 and 12 heads"):
         Pal(CONTEXT, size=326)

@@ -85,10 +85,10 @@ def norm_sizes(context: AdapterContext, sites: Iterable[NormSite]) -> dict[str, 
 
 
 class Projections(nn.Module):
-    """Each task's map to fewer dimensions (V_E) and back (V_D, zero at the start: the output starts at zero)."""
+    """Each task's map to fewer dimensions (V_E) and back (V_D, by default zero at the start: so is the output)."""
 
-    def __init__(self, tasks: tuple[str, ...], hidden: int, size: int) -> None:
+    def __init__(self, tasks: tuple[str, ...], hidden: int, size: int, up: Initializer = nn.init.zeros_) -> None:
         super().__init__()
         self.size = size
         self.down = TaskLinear(tasks, hidden, size, normal)
-        self.up = TaskLinear(tasks, size, hidden, nn.init.zeros_)
+        self.up = TaskLinear(tasks, size, hidden, up)

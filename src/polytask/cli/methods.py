@@ -35,7 +35,7 @@ MEANINGS: dict[str, dict[str, str]] = {
     "adapter": {
         "attention_dropout": "Dropout rate of the branch's attention weights.",
         "alpha": "Scale of the adapter's output; it is divided by the rank.",
-        "deviation": "Standard deviation of the starting weights.",
+        "deviation": "Standard deviation of the starting weights; pal: those of V_D.",
         "gelu": "Whether a GELU follows the branch.",
         "heads": "Number of attention heads of the branch. Must divide `size`.",
         "layers": LAYERS,
