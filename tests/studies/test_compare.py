@@ -67,6 +67,14 @@ def test_the_margin_of_the_study_or_of_the_command_line(small_study: Done) -> No
     StudyRunning(read_study(small_study.path), small_study.folder).finish()  # as it was
 
 
+def test_the_estimate_names_a_variant_whose_first_steps_fail(tmp_path: Path, tiny_settings: list[str]) -> None:
+    variants = {"usual": {}, "huge": {"optimizer.lr": 1e30, "train.warmup": 0}}
+    running = StudyRunning(read_study(study_file(tmp_path, tiny_settings, variants=variants)), tmp_path / "new")
+    with pytest.raises(UserError, match=r"^variant huge: its first steps fail: .*train.on_nan: skip to skip") as error:
+        running.costs()
+    assert "run/" not in str(error.value)
+
+
 def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_settings: list[str]) -> None:
     running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "new")
     costs = running.costs()

@@ -142,7 +142,11 @@ class StudyRunning:
         if finished:
             seconds = median(summary["seconds"] for summary in finished if summary is not None)
             return Cost(cell, seconds, f"{len(finished)} finished")
-        return Cost(cell, calibrated_seconds(cell, self.plan.dev_tokens[cell.variant]), f"{CALIBRATION_STEPS} steps")
+        try:
+            estimate = calibrated_seconds(cell, self.plan.dev_tokens[cell.variant])
+        except UserError as error:  # its own message names a temporary run
+            raise UserError(f"variant {cell.variant}: its first steps fail: {error.__cause__ or error}") from error
+        return Cost(cell, estimate, f"{CALIBRATION_STEPS} steps")
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
         summary = summary_of(cell.folder)
