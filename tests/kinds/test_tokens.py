@@ -91,6 +91,7 @@ def test_spans_become_tags() -> None:
     assert tags_of("aa bb cccc ddd", [*value[1:], {"start": 6, "end": 10, "label": "B"}]) == ["B-A", "I-A", "B-B", "O"]
     assert tags_of("aa bb", [{"start": 0, "end": 5, "label": "A"}], scheme="bioes") == ["B-A", "E-A"]
     assert tags_of("aa bb", [], scheme="bio") == ["O", "O"]
+    assert tags_of("aa bb cc", [[3, 8, "A"]]) == tags_of("aa bb cc", [(3, 8, "A")]) == ["O", "B-A", "I-A"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_spans_become_tags() -> None:
         (["O"], r"1 tag\(s\) for 2 word\(s\)"),
         (["O", None], "a tag is empty"),
         (["O", ["X"]], "a tag is a list"),
-        ([[0, 3, "PER"]], r"a list of spans such as \{start: 0, end: 4, label: PER\}"),
+        ([[0, "PER"]], r"a list of spans such as \{start: 0, end: 4, label: PER\}"),
         (7, "no tags"),
         ("", "no tags"),
         (None, "no tags"),

@@ -27,6 +27,12 @@ def written(folder: Path, rows: list[dict[str, Any]] | str) -> str:
     ("rows", "text", "label", "reason"),
     [
         (SPANS, "text", "spans", "spans of words (P): tokens"),
+        (
+            [{**row, "spans": [[*s.values()] for s in row["spans"]]} for row in SPANS],
+            "text",
+            "spans",
+            "spans of words (P)",
+        ),
         (LISTS, "words", "pos", "plain tags of words (CD, NN, VB): tokens"),
         (CONLL, "0", "2", "bio tags of words (ORG, PER): tokens"),
     ],

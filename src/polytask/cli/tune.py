@@ -14,7 +14,10 @@ from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 
 def run(
     recipe: RecipeFile,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="The time of the whole command: 90s, 20m or 2h.")],
+    budget: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="The time of the whole command: 90s, 20m or 2h; a number alone is minutes."),
+    ],
     vary: Annotated[
         list[str],
         typer.Option(

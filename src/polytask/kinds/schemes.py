@@ -97,7 +97,18 @@ def tag_spans(spans: Iterable[TagSpan], words: int, scheme: TagScheme) -> list[s
 # --- labels as files write them ---------------------------------------------------------------------------------------
 def is_span_list(value: object) -> bool:
     """Whether a label is a list of spans rather than of tags. A text without spans has an empty list."""
-    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, Mapping) or _is_triple(item) for item in value)
+
+
+def _is_triple(item: object) -> bool:
+    return isinstance(item, list | tuple) and [type(part) for part in item] == [int, int, str]
+
+
+def written_spans(value: object) -> list[Mapping[str, Any]]:
+    """Returns the spans of a list, each with start, end and label; in files they may be written [start, end, label]."""
+    assert isinstance(value, list | tuple)
+    keys = ("start", "end", "label")
+    return [item if isinstance(item, Mapping) else dict(zip(keys, item, strict=True)) for item in value]
 
 
 def written_tags(value: object) -> list[str]:

@@ -29,6 +29,7 @@ from polytask.kinds.schemes import (
     is_span_list,
     span_classes,
     tag_spans,
+    written_spans,
     written_tags,
 )
 from polytask.settings import TaskSpec
@@ -269,8 +270,9 @@ class _Reader(LabelReader):
 
     def read_words(self, words: Words, value: object) -> list[int]:
         if is_span_list(value):
-            assert isinstance(value, list | tuple)
-            tags = tag_spans(_spans(value, words), len(words), "bio" if self.scheme == "plain" else self.scheme)
+            tags = tag_spans(
+                _spans(written_spans(value), words), len(words), "bio" if self.scheme == "plain" else self.scheme
+            )
         else:
             tags = written_tags(value)
             if len(tags) != len(words):

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from polytask.kinds.names import LabelProblem
-from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
+from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_spans, written_tags
 from polytask.tasks.columns import ROWS
 from polytask.tasks.sources.conll import ConllSource
 from polytask.tasks.sources.source import BrokenRow, Source
@@ -44,7 +44,7 @@ def _columns(source: Source, rows: Sequence[dict[str, Any]]) -> dict[str, TagSch
     names = source.columns[1:] if isinstance(source, ConllSource) else source.columns
     for name in names:
         values = [row[name] for row in rows if row[name] is not None]
-        if any(is_span_list(value) and value and "start" in value[0] for value in values):
+        if any(is_span_list(value) and value and "start" in written_spans(value)[0] for value in values):
             found[name] = "spans"
         elif values and all(isinstance(value, list) for value in values) and any(values):
             tags = _tags(rows, name)
@@ -76,7 +76,7 @@ def _tags(rows: Sequence[dict[str, Any]], name: str) -> list[str]:
     tags: list[str] = []
     for row in rows:
         if is_span_list(row[name]):
-            tags += [f"B-{span.get('label')}" for span in row[name]]
+            tags += [f"B-{span.get('label')}" for span in written_spans(row[name])]
             continue
         try:
             tags += written_tags(row[name])

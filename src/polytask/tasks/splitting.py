@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from polytask.disk.atomic import atomic_file
 from polytask.kinds.names import LabelProblem, class_name, guess_separator, is_empty, split_names
-from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_tags
+from polytask.kinds.schemes import guess_scheme, is_span_list, span_classes, written_spans, written_tags
 from polytask.settings import TaskSpec
 from polytask.tasks.reading import open_for
 from polytask.tasks.sources.source import BrokenRow
@@ -164,7 +164,7 @@ def sets_of(values: Sequence[object], separator: str | None) -> list[list[str]]:
 def classes_of_words(value: object) -> list[str]:
     """Returns the classes of the spans of a row, or of its tags; none of a label that cannot be read."""
     if isinstance(value, list) and is_span_list(value):
-        return [str(span.get("label")) for span in value]
+        return [str(span.get("label")) for span in written_spans(value)]
     try:
         tags = written_tags(value)
     except LabelProblem:
