@@ -304,7 +304,9 @@ def decided(made: Made) -> Made:
 def claim_of(found: Mapping[str, Any], corrected: float, comparisons: int) -> str:
     if corrected <= LEVEL:
         return "better" if found["difference"] > 0 else "worse"
-    return "same" if found["p_same"] * comparisons <= LEVEL else "undecided"
+    # p_same is that of its study: times the number of the study's comparisons, which older results do not state.
+    alone = found["p_same"] / found.get("comparisons", 1)
+    return "same" if alone * comparisons <= LEVEL else "undecided"
 
 
 def comparison_of(test: Check, result: Result | None) -> Mapping[str, Any] | None:

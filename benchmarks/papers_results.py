@@ -125,7 +125,9 @@ def interval(score: Mapping[str, Any]) -> list[float]:
 
 
 def short(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    names = {key: comparison[key] for key in ("variant", "reference", "task", "claim")}
+    names = {
+        key: comparison[key] for key in ("variant", "reference", "task", "claim", "comparisons") if key in comparison
+    }
     kept = ("p", "p_same", "seed_deviation", "example_error")
     noise = {key: float(f"{comparison[key]:.3g}") for key in kept if comparison.get(key) is not None}
     return {**names, **{key: rounded(comparison[key]) for key in ("difference", "low", "high")}, **noise}

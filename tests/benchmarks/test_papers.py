@@ -111,6 +111,16 @@ def test_what_was_never_run_is_named_and_does_not_count(
     assert (judged.seeds, judged.needed) == (alone.seeds, alone.needed)
 
 
+def test_a_verdict_is_corrected_for_the_comparisons_of_its_claim_only() -> None:
+    """Both variants are the same by one comparison of twenty of the study, whose p value is .01 by itself."""
+    claim_of = module("papers_claims").claim_of
+    found = {"difference": 0.001, "p_same": 0.2, "comparisons": 20}
+    assert [claim_of(found, 1.0, count) for count in (1, 5, 6)] == ["same", "same", "undecided"]
+    del found["comparisons"]  # older results
+    assert claim_of(found, 1.0, 1) == "undecided"
+    assert claim_of(found, 0.01, 1) == "better"
+
+
 def test_a_group_is_not_against_a_claim_before_all_of_its_variants_were_run() -> None:
     claims = module("papers_claims")
     tests = tuple(claims.Check("S", variant, "B", "sst", "better", group=0) for variant in "AC")
