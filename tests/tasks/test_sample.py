@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 
 SAMPLE = resources.files("polytask.tasks") / "sample"
@@ -221,7 +221,28 @@ def test_repairs_have_costs_that_no_single_circumstance_tells() -> None:
     assert stats.pearsonr(line.predict(faults["dev"]), costs["dev"]).statistic < 0.4
 
 
-@pytest.mark.parametrize("name", ["inspections", "repairs"])
+def test_answers_are_decided_by_the_source_only() -> None:
+    parts = {part: rows("answers", part) for part in ("train", "dev")}
+    for found in parts.values():
+        asked = Counter((row["question"], row["answer"], row["supported"]) for row in found)
+        # Each pair of question and answer is right as often as wrong.
+        assert all(asked[question, answer, "yes"] == asked[question, answer, "no"] for question, answer, _ in asked)
+        assert all(len({plain(row[column]) for column in ("question", "answer", "source")}) == 3 for row in found)
+    texts = {part: {plain(row[c]) for row in parts[part] for c in ("question", "answer", "source")} for part in parts}
+    assert not texts["train"] & texts["dev"]
+    labels = {part: [row["supported"] for row in found] for part, found in parts.items()}
+    for columns in (["source"], ["question", "answer", "source"]):
+        joined = {part: [" ".join(row[c] for c in columns) for row in found] for part, found in parts.items()}
+        words_only = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000))
+        words_only.fit(joined["train"], labels["train"])
+        assert words_only.score(joined["dev"], labels["dev"]) < 0.6, columns
+    # Nor does the number of words that the answer and the source share decide, whatever the threshold.
+    for found in parts.values():
+        shares = [(overlap(row, ("answer", "source")), row["supported"] == "yes") for row in found]
+        assert max(np.mean([(own >= least) == label for own, label in shares]) for least, _ in shares) < 0.6
+
+
+@pytest.mark.parametrize("name", ["inspections", "repairs", "answers"])
 def test_the_files_are_what_the_script_writes(name: str, tmp_path: Path) -> None:
     script = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / f"write_{name}.py"))
     script["write"](tmp_path)
