@@ -18,7 +18,7 @@ import torch
 from polytask import read_recipe, start_training
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-SHIPPED = ("tickets", "entities", "match", "choice", "partly-labelled", "long-documents")
+SHIPPED = ("tickets", "repairs", "entities", "match", "choice", "answers", "partly-labelled", "long-documents")
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "mpnet", "modernbert")
 
 

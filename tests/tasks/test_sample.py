@@ -10,8 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
 
 SAMPLE = resources.files("polytask.tasks") / "sample"
 TEXTS = {
@@ -36,9 +40,13 @@ def plain(text: str) -> str:
     return " ".join(words(text))
 
 
-def overlap(row: dict[str, str], columns: tuple[str, ...]) -> float:
-    a, b = (set(words(row[column])) for column in columns)
+def share(one: str, other: str) -> float:
+    a, b = set(words(one)), set(words(other))
     return len(a & b) / len(a | b)
+
+
+def overlap(row: dict[str, str], columns: tuple[str, str]) -> float:
+    return share(row[columns[0]], row[columns[1]])
 
 
 def test_sizes_and_balance() -> None:
@@ -194,9 +202,50 @@ def test_inspections_are_long_and_tell_their_decision_in_the_middle() -> None:
             assert not [word for word, count in own.items() if count > 5 and word not in others]
 
 
-def test_inspections_are_what_the_script_writes(tmp_path: Path) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "write_inspections.py"))
+def test_repairs_have_costs_that_no_single_circumstance_tells() -> None:
+    parts = {part: rows("repairs", part) for part in ("train", "dev")}
+    assert [len(found) for found in parts.values()] == [360, 120]
+    texts = [plain(row["request"]) for found in parts.values() for row in found]
+    assert len(set(texts)) == 480
+    costs = {part: np.array([float(row["cost"]) for row in found]) for part, found in parts.items()}
+    assert min(costs["train"].min(), costs["dev"].min()) > 0
+    assert len(set(costs["train"])) > 150
+    shared = [max(share(row["request"], other["request"]) for other in parts["train"]) for row in parts["dev"]]
+    assert max(shared) < 0.75
+    # The words count, and a straight line through all of them explains a part only.
+    requests = {part: [row["request"] for row in found] for part, found in parts.items()}
+    line = make_pipeline(CountVectorizer(), Ridge(3.0)).fit(requests["train"], costs["train"])
+    assert 0.4 < stats.pearsonr(line.predict(requests["dev"]), costs["dev"]).statistic < 0.8
+    faults = {part: [text.split(". ")[0] for text in found] for part, found in requests.items()}
+    line = make_pipeline(CountVectorizer(), Ridge(3.0)).fit(faults["train"], costs["train"])
+    assert stats.pearsonr(line.predict(faults["dev"]), costs["dev"]).statistic < 0.4
+
+
+def test_answers_are_decided_by_the_source_only() -> None:
+    parts = {part: rows("answers", part) for part in ("train", "dev")}
+    for found in parts.values():
+        asked = Counter((row["question"], row["answer"], row["supported"]) for row in found)
+        # Each pair of question and answer is right as often as wrong.
+        assert all(asked[question, answer, "yes"] == asked[question, answer, "no"] for question, answer, _ in asked)
+        assert all(len({plain(row[column]) for column in ("question", "answer", "source")}) == 3 for row in found)
+    texts = {part: {plain(row[c]) for row in parts[part] for c in ("question", "answer", "source")} for part in parts}
+    assert not texts["train"] & texts["dev"]
+    labels = {part: [row["supported"] for row in found] for part, found in parts.items()}
+    for columns in (["source"], ["question", "answer", "source"]):
+        joined = {part: [" ".join(row[c] for c in columns) for row in found] for part, found in parts.items()}
+        words_only = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000))
+        words_only.fit(joined["train"], labels["train"])
+        assert words_only.score(joined["dev"], labels["dev"]) < 0.6, columns
+    # Nor does the number of words that the answer and the source share decide, whatever the threshold.
+    for found in parts.values():
+        shares = [(overlap(row, ("answer", "source")), row["supported"] == "yes") for row in found]
+        assert max(np.mean([(own >= least) == label for own, label in shares]) for least, _ in shares) < 0.6
+
+
+@pytest.mark.parametrize("name", ["inspections", "repairs", "answers"])
+def test_the_files_are_what_the_script_writes(name: str, tmp_path: Path) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / f"write_{name}.py"))
     script["write"](tmp_path)
-    for part in ("train", "dev"):
-        name = f"inspections-{part}.csv"
-        assert (tmp_path / name).read_bytes() == (SAMPLE / name).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}-dev.csv", f"{name}-train.csv"]
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (SAMPLE / path.name).read_bytes()
