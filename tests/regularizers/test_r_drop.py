@@ -8,6 +8,7 @@ from torch import Tensor
 
 from polytask.losses.base import symmetric_distance
 from polytask.regularizers.r_drop import RDrop
+from polytask.types import UserError
 
 KINDS = {"topic": "classes", "same": "yes_no", "alike": "score"}
 
@@ -25,6 +26,27 @@ def test_the_penalty_is_between_two_passes_with_dropouts_of_their_own(
     parts = {t: symmetric_distance(one[t], other[t], KINDS[t]).item() for t in KINDS}  # type: ignore[arg-type]
     assert found.item() == pytest.approx(0.5 * (parts["topic"] + parts["same"] + 4 * parts["alike"]), rel=1e-5)
     assert all(part > 0 for part in parts.values())
+
+
+def test_a_task_may_have_a_weight_of_its_own(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:
+    model, stream = tiny_model(dropout=0.3), tiny_stream()
+    context = make_context(model, alike=4.0)
+
+    def penalty(**options: Any) -> float:
+        torch.manual_seed(1)
+        return RDrop(context, **options).penalty(model, model.run(stream)).item()
+
+    only_alike = penalty(weight=0.0, task_weights={"alike": 1.0})
+    assert only_alike > 0
+    assert penalty(task_weights={"alike": 0.0}) == pytest.approx(penalty() - only_alike, rel=1e-4)
+    assert penalty(weight=0.5, task_weights={"alike": 3.0}) == pytest.approx(
+        0.5 * (penalty() - only_alike) + 3 * only_alike, rel=1e-4
+    )
+
+
+def test_a_weight_of_an_unknown_task_is_refused(tiny_model: Any, make_context: Any) -> None:
+    with pytest.raises(UserError, match=r"r_drop.task_weights: there is no task 'alik' .did you mean alike"):
+        RDrop(make_context(tiny_model()), task_weights={"alik": 1.0})
 
 
 def test_exactly_zero_without_dropout(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:

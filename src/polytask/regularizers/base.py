@@ -146,15 +146,20 @@ class Regularizer(ABC):
         return ()
 
     def output_distance(
-        self, model: "MultiTaskModel", forward: "Pass", other: Mapping[str, Tensor], fixed_targets: bool = False
+        self,
+        model: "MultiTaskModel",
+        forward: "Pass",
+        other: Mapping[str, Tensor],
+        fixed_targets: bool = False,
+        weights: Mapping[str, float] | None = None,
     ) -> Tensor:
-        """`symmetric_distance` of the outputs of a step's pass and of another one, summed over the tasks with their
-        weights."""
+        """`symmetric_distance` of the outputs of a step's pass and of another one, summed over the tasks with these
+        weights, by default those of their losses."""
         distances = {
             task: symmetric_distance(outputs, other[task], model.head(task).labels.kind_name, fixed_targets)
             for task, outputs in forward.outputs.items()
         }
-        return weighted_sum(forward.of_whole_step(distances), self.context.weights)
+        return weighted_sum(forward.of_whole_step(distances), self.context.weights if weights is None else weights)
 
 
 def frozen_copy(model: Module) -> Module:
