@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class RDrop(Regularizer):
     """R-Drop: `weight * (KL(p1 || p2) + KL(p2 || p1))`, p1 and p2 the outputs of two passes with different dropout.
 
-    Scores: squared error. Mean over a task's examples, times the task's weight. `task_weights` replaces `weight` for the
-    tasks that it names, such as `{sts: 4.0}`: the paper chooses its weight for each data set. `both_losses: true` adds
-    the losses of the second pass (the heads' own, whatever `loss` a task names), as the paper does. Without dropout, and
-    without `both_losses`, the penalty is 0.
+    Scores: squared error. Mean over a task's examples, times the task's weight. `task_weights` replaces `weight` for
+    the tasks that it names, such as `{sts: 4.0}`: the paper chooses its weight for each data set. `both_losses: true`
+    adds the losses of the second pass (the heads' own, whatever `loss` a task names), as the paper does. Without
+    dropout, and without `both_losses`, the penalty is 0.
 
     Paper: Liang et al., "R-Drop", 2021. Cost: 2 plain steps.
     Difference: the paper takes half the sum of the two KLs, so its alpha is 2 * `weight`.
@@ -41,9 +41,7 @@ class RDrop(Regularizer):
         for task in task_weights or {}:
             if task not in context.weights:
                 raise UserError(unknown("recipe: regularizers: r_drop.task_weights", task, context.weights, "task"))
-        self.weights = {
-            task: (task_weights or {}).get(task, weight) * scale for task, scale in context.weights.items()
-        }
+        self.weights = {task: (task_weights or {}).get(task, weight) * scale for task, scale in context.weights.items()}
         self.both_losses = self.needs_labels = both_losses
         if both_losses:
             self.not_divisible = "with both_losses it has means that cannot be divided"
