@@ -50,6 +50,7 @@ NEEDS = {
 }
 CASES = {
     **{f"regularizer {name}": [f"regularizers=[{name}]", *NEEDS.get(name, [])] for name in REGULARIZERS},
+    "regularizer r_drop by task": ["regularizers=[{name: r_drop, task_weights: {similarity: 4.0}}]", "sampler=mixed"],
     **{f"policy {name}": ["sampler=mixed", f"policy={name}", *NEEDS.get(name, [])] for name in POLICIES},
     **{f"memory {name}": ["sampler=round_robin", f"policy={name}"] for name in ("gem", "a_gem", "replay")},
     **{f"optimizer {name}": [f"optimizer={{name: {name}, lr: 3e-3}}"] for name in OPTIMIZERS},
