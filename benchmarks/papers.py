@@ -4,6 +4,7 @@
         [--seeds N ...] [--workers N] [--seconds N] [--studies DIR]
     POLYTASK_DATA=DIR python benchmarks/papers.py run OUT --schedule benchmarks/papers-minilm.yaml [--only STUDY ...]
         [--set FIELD=VALUE ...] [--workers N] [--seconds N] [--studies DIR]
+    python benchmarks/papers.py cells STUDIES ARCHIVE [--packed FILE]
     python benchmarks/papers.py tables STUDY.json ...
     python benchmarks/papers.py pack OUT ... > benchmarks/papers-DATE.json
     python benchmarks/papers.py page [--out DIR]
@@ -22,6 +23,9 @@ run     runs `polytask compare` for each study (all, or those whose name contain
         With --schedule, the changes and seeds of each study are those of the file, studies share the runs that are the
         same, and all workers are busy until the last run. After --seconds, the runs that have not ended are left out;
         with --seconds 0, only the results of finished runs are written.
+cells   packs the finished runs of a schedule (the folder --studies) for another machine, without models and texts.
+        There, `tar -xf ARCHIVE -C STUDIES` and `run --schedule --seconds 0` with the same code, data and settings write
+        the results. --packed names a file with the cells of earlier archives, which are left out.
 tables  prints a Markdown table of each study: published scores, ours with their intervals, and the verdict of every
         comparison with the study's reference.
 pack    prints what the page needs of the results (files, or all files of a folder), and nothing else: scores,
@@ -45,6 +49,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from papers_cells import pack_cells
 from papers_claims import ADDED, MEAN, needed_measures, needed_pairs, read_systems
 from papers_page import write_page
 from papers_results import FORGOTTEN, GAP, PERPLEXITY, SPREAD, pack, published_scores, read_results, table
@@ -274,12 +279,18 @@ def main() -> None:
     running.add_argument("--seconds", type=float, default=1e9)
     running.add_argument("--studies", type=Path, default=Path("studies"))
     running.add_argument("--schedule", type=Path)
+    packing = commands.add_parser("cells")
+    packing.add_argument("studies", type=Path)
+    packing.add_argument("archive", type=Path)
+    packing.add_argument("--packed", type=Path)
     commands.add_parser("tables").add_argument("files", nargs="+", type=Path)
     commands.add_parser("pack").add_argument("files", nargs="+", type=Path)
     commands.add_parser("page").add_argument("--out", type=Path, default=ROOT / "docs")
     options = parser.parse_args()
     if options.command == "run":
         run_schedule(options) if options.schedule else run(options)
+    elif options.command == "cells":
+        print(f"{pack_cells(options.studies, options.archive, options.packed)} runs in {options.archive}")
     elif options.command == "tables":
         print_tables(options.files)
     elif options.command == "pack":

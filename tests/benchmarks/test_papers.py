@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import re
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -693,3 +694,25 @@ def test_a_schedule_trains_every_run_once_and_three_seeds_of_all_studies_first(
         *("shared 0", "a 0", "shared 1", "a 1", "shared 2", "a 2", "b 0", "b 1"),
         *("shared 3", "a 3", "shared 4", "a 4"),
     ]
+
+
+def test_packed_cells_compare_like_the_runs_themselves(tmp_path: Path, tiny_settings: list[str]) -> None:
+    settings = [*tiny_settings, "train.epochs=1", "train.steps_per_epoch=4"]
+    names, here, there = ("plain-0", "lamb-0"), tmp_path / "here", tmp_path / "there"
+    for name, own in zip(names, ([], ["optimizer={name: lamb, lr: 1e-3}"]), strict=True):
+        train(ROOT / "recipes" / "quickstart.yaml", here / "cells" / name, [*settings, *own])
+    (here / "cells" / "unfinished").mkdir()
+    pack, archive, packed = module("papers_cells").pack_cells, tmp_path / "cells.tar.xz", tmp_path / "packed.txt"
+    assert pack(here, archive, packed) == 2
+    with tarfile.open(archive) as tar:
+        assert not any(name.endswith("safetensors") for name in tar.getnames())
+        tar.extractall(there, filter="data")
+    studies = []
+    for folder in (here, there):
+        compare_runs([folder / "cells" / name for name in names], folder / "study")
+        study = json.loads((folder / "study" / "study.json").read_text(encoding="utf-8"))
+        studies.append((study["comparisons"], [own["scores"] for own in study["variants"].values()]))
+    assert studies[0] == studies[1]
+    row = json.loads((there / "cells" / "plain-0" / "predictions" / "opinion-dev.jsonl").read_text().splitlines()[0])
+    assert "text" not in row
+    assert pack(here, archive, packed) == 0
