@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from papers_results import FORGOTTEN, GAP, LEVEL, MARKS, PERPLEXITY, SCORE, SPREAD, TASKS, Result
+from papers_comparisons import in_short, in_words
+from papers_results import LEVEL, SCORE, SPREAD, TASKS, Result
 from papers_seeds import deciding_seeds, upper_p
 
 from polytask.evaluation.comparison.statistics import holm
@@ -102,15 +103,18 @@ class System:
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict with the sentence that gives its numbers."""
+    """A verdict with its numbers."""
 
     verdict: str
     reason: str
     shown: Sequence[str] = field(default=())
+    """Every comparison, in short."""
     seeds: int | None = None
     """Of an open claim: the seeds that its undecided comparisons have."""
     needed: int | str = ""
     """Of an open claim: the seeds that would decide it, NOT_BY_SEEDS or NOT_KNOWN."""
+    sentence: str = ""
+    """The comparison that decides, or one that is undecided, in words."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     """The verdict on a claim; `results` has one result for each study that was run."""
     tests, never_run = split_by_run(claim.tests, results)
     if claim.verdict and not tests:
-        return Judged(claim.verdict, claim.reason, sentences(never_run, results))
+        return Judged(claim.verdict, claim.reason, in_short(never_run, results))
     if not tests:
         tests, never_run = claim.tests, []
     made = decided([(test, comparison_of(test, results.get(test.study))) for test in tests])
@@ -223,7 +227,8 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     else:
         verdict = "holds" if all(one == "fulfilled" for one in outcomes) else "cannot be told"
     seeds, needed = seeds_for(made, results) if verdict == "cannot be told" else (None, "")
-    return Judged(verdict, claim.reason, sentences([*made, *never_run], results), seeds, needed)
+    sentence = in_words(verdict, [(test, found, outcome(test, found)) for test, found in made])
+    return Judged(verdict, claim.reason, in_short([*made, *never_run], results), seeds, needed, sentence)
 
 
 def split_by_run(tests: Sequence[Check], results: Mapping[str, Result]) -> tuple[Sequence[Check], Made]:
@@ -379,46 +384,3 @@ def best_of_any(made: Made) -> str:
         difference = -math.inf if comparison is None else comparison["difference"]
         worst[test.variant] = min(worst.get(test.variant, math.inf), difference)
     return max(worst, key=worst.__getitem__)
-
-
-def sentences(made: Made, results: Mapping[str, Result]) -> list[str]:
-    """For each pair of variants, the differences of their tasks; pairs that were not compared come last."""
-    by_pair: dict[tuple[str, str, str], list[str]] = {}
-    missing: dict[str, None] = {}
-    for test, found in made:
-        if found is None:
-            pair = f"{test.variant} against {test.reference}{where(test)}: not compared"
-            missing[pair if test.study in results else f"`{test.study}` has no result"] = None
-        else:
-            shown_as = times(found) if test.of == SPREAD else points(found)
-            note = f" (through {found['through']})" if "through" in found else ""
-            note = " (the same model)" if "one_model" in found else note
-            text = f"{TASKS.get(test.task, test.task)} {shown_as}{MARKS[found['claim']]}{note}"
-            by_pair.setdefault((test.variant, test.reference, where(test)), []).append(text)
-    shown = [
-        f"{variant} against {reference}{place}: {', '.join(texts)}"
-        for (variant, reference, place), texts in by_pair.items()
-    ]
-    return [*shown, *missing]
-
-
-def where(test: Check) -> str:
-    """What a test compares, if it is not the score on dev."""
-    if test.of == SCORE:
-        return " on training rows" if test.rows == "train" else ""
-    named = {
-        **{GAP: "the gap between training rows and dev", SPREAD: "the deviation over seeds"},
-        **{FORGOTTEN: "what was forgotten", PERPLEXITY: "100 times the logarithm of the perplexity"},
-    }
-    return f" in {named.get(test.of, test.of)}"
-
-
-def times(comparison: Mapping[str, Any]) -> str:
-    """A ratio of deviations; the comparison has the logarithm of its inverse, so that smaller is better."""
-    ratio, high, low = (math.exp(-comparison[key]) for key in ("difference", "low", "high"))
-    return f"{ratio:.2f} times [{low:.2f}, {high:.2f}]"
-
-
-def points(comparison: Mapping[str, Any]) -> str:
-    difference, low, high = (100 * comparison[key] for key in ("difference", "low", "high"))
-    return f"{difference:+.1f} [{low:.1f}, {high:.1f}]"

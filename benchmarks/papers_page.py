@@ -190,10 +190,11 @@ def claims_table(claims: Mapping[str, Claim], verdicts: Mapping[str, Judged]) ->
     lines = ["| | claim | verdict |", "|---|---|---|"]
     for number, claim in claims.items():
         judged = verdicts[number]
-        tail = "; ".join(judged.shown)
-        sentences = [f"{tail}." if tail else "", judged.reason]
-        text = " ".join(sentence for sentence in sentences if sentence)
-        lines.append(f"| {number} | {claim.text} | **{judged.verdict.capitalize()}**: {text} |")
+        only = judged.shown[0] if len(judged.shown) == 1 and not judged.sentence else ""
+        sentences = [f"{part}." for part in (judged.sentence or only, judged.reason.rstrip(".")) if part]
+        listed = f"<details><summary>All comparisons</summary>{'<br>'.join(judged.shown)}</details>"
+        listed = listed if len(judged.shown) > 1 else ""
+        lines.append(f"| {number} | {claim.text} | **{judged.verdict.capitalize()}**: {' '.join(sentences)}{listed} |")
     return "\n".join(lines)
 
 

@@ -213,21 +213,28 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
         (c["variant"], c["task"], c["rows"]): c["claim"] for c in result["comparisons"] if c["reference"] == reference
     }
     with_training = on_training_rows and has_training(result)
-    kinds = [" published<br>(training rows)", *[" ours<br>(training rows)"] * with_training, " ours<br>(dev)"]
-    kinds = kinds if on_training_rows else ["<br>published", "<br>ours"]
     tasks = tasks_of(result)
-    lines = ["| row | " + " | ".join(f"{TASKS[task]}{kind}" for task in tasks for kind in kinds) + " |"]
-    lines += ["|---" * (len(kinds) * len(tasks) + 1) + "|"]
+    columns = {task: columns_of(task, published, on_training_rows, with_training) for task in tasks}
+    lines = ["| row | " + " | ".join(f"{TASKS[task]}{kind}" for task in tasks for kind in columns[task]) + " |"]
+    lines += ["|---" * (sum(map(len, columns.values())) + 1) + "|"]
     for name, variant in result["variants"].items():
         cells = [name]
         for task in tasks:
             there = published.get(name, {})
-            cells.append(decimals(there[task]) if task in there else ABSENT)
+            if len(columns[task]) > 1:
+                cells.append(decimals(there[task]) if task in there else ABSENT)
             if with_training:
                 cells.append(scored(variant["training"].get(task), claims.get((name, task, "train"))))
             cells.append(scored(own_score(variant, there, task), claims.get((name, task, "dev"))))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def columns_of(task: str, published: Scores, on_training_rows: bool, with_training: bool) -> list[str]:
+    """The headings of a task's columns; one column for a task without published scores."""
+    if on_training_rows:
+        return [" published<br>(training rows)", *[" ours<br>(training rows)"] * with_training, " ours<br>(dev)"]
+    return ["<br>published", "<br>ours"] if any(task in scores for scores in published.values()) else ["<br>ours"]
 
 
 def tasks_of(result: Result) -> list[str]:
@@ -255,5 +262,6 @@ def scored(score: Sequence[float] | None, claim: str | None) -> str:
     """A mean with its interval; ▲ and ▼ mark what is better or worse than the reference."""
     if score is None or not all(map(math.isfinite, score)):
         return ABSENT
-    middle, low, high = map(decimals, score)
+    highest = min(score[2], max(score[0], 1.0))  # the interval of a few seeds can exceed 1, which no score can
+    middle, low, high = map(decimals, (score[0], score[1], highest))
     return f"{middle} [{low}, {high}]{MARKS[claim] if claim else ''}".replace(" ", "\N{NO-BREAK SPACE}")

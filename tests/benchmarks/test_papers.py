@@ -73,6 +73,30 @@ def test_the_verdict_on_one_comparison(expected: str, found: str, verdict: str) 
 
 
 @pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            {"sst": "better", "sts": "better"},
+            "*A* is 2.0 points above *B* on SST [1.0, 3.0], the smallest of 2 differences",
+        ),
+        (
+            {"sst": "worse", "quora": "undecided", "sts": "worse"},
+            "*A* is 2.0 points above *B* on SST [1.0, 3.0]; 1 more of 3 comparisons is against the claim",
+        ),
+        ({"sst": "same"}, "*A* is the same as *B* on SST, within half a point: +2.0 [1.0, 3.0]"),
+        (
+            {"sst": "better", "sts": "undecided"},
+            "*A* is 2.0 points above *B* on STS [1.0, 3.0], which is undecided after the correction for several "
+            "comparisons",
+        ),
+    ],
+)
+def test_one_sentence_says_what_a_verdict_rests_on(found: dict[str, str], sentence: str) -> None:
+    results = {"S": {"comparisons": [comparison(claim, task=task) for task, claim in found.items()]}}
+    assert module("papers_claims").judge(claim_on("better", tuple(found)), results).sentence == sentence
+
+
+@pytest.mark.parametrize(
     ("found", "verdict"),
     [
         ({"sst": "better", "sts": "better"}, "holds"),
