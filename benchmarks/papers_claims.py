@@ -108,7 +108,7 @@ class Judged:
     verdict: str
     reason: str
     shown: Sequence[str] = field(default=())
-    """Every comparison, in short."""
+    """Every comparison, in short; empty if `sentence` has the only one."""
     seeds: int | None = None
     """Of an open claim: the seeds that its undecided comparisons have."""
     needed: int | str = ""
@@ -228,7 +228,9 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
         verdict = "holds" if all(one == "fulfilled" for one in outcomes) else "cannot be told"
     seeds, needed = seeds_for(made, results) if verdict == "cannot be told" else (None, "")
     sentence = in_words(verdict, [(test, found, outcome(test, found)) for test, found in made])
-    return Judged(verdict, claim.reason, in_short([*made, *never_run], results), seeds, needed, sentence)
+    every = [*made, *never_run]
+    shown = in_short(every, results) if len(every) > 1 or not sentence else []
+    return Judged(verdict, claim.reason, shown, seeds, needed, sentence)
 
 
 def split_by_run(tests: Sequence[Check], results: Mapping[str, Result]) -> tuple[Sequence[Check], Made]:
