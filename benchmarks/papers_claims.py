@@ -108,13 +108,14 @@ class Judged:
     verdict: str
     reason: str
     shown: Sequence[str] = field(default=())
-    """Every comparison, in short; empty if `sentence` has the only one."""
+    """Every comparison, in short; those of two variants are one text."""
     seeds: int | None = None
     """Of an open claim: the seeds that its undecided comparisons have."""
     needed: int | str = ""
     """Of an open claim: the seeds that would decide it, NOT_BY_SEEDS or NOT_KNOWN."""
     sentence: str = ""
     """The comparison that decides, or one that is undecided, in words."""
+    comparisons: int = 0
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     """The verdict on a claim; `results` has one result for each study that was run."""
     tests, never_run = split_by_run(claim.tests, results)
     if claim.verdict and not tests:
-        return Judged(claim.verdict, claim.reason, in_short(never_run, results))
+        return Judged(claim.verdict, claim.reason, in_short(never_run, results), comparisons=len(never_run))
     if not tests:
         tests, never_run = claim.tests, []
     made = decided([(test, comparison_of(test, results.get(test.study))) for test in tests])
@@ -229,8 +230,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
     seeds, needed = seeds_for(made, results) if verdict == "cannot be told" else (None, "")
     sentence = in_words(verdict, [(test, found, outcome(test, found)) for test, found in made])
     every = [*made, *never_run]
-    shown = in_short(every, results) if len(every) > 1 or not sentence else []
-    return Judged(verdict, claim.reason, shown, seeds, needed, sentence)
+    return Judged(verdict, claim.reason, in_short(every, results), seeds, needed, sentence, len(every))
 
 
 def split_by_run(tests: Sequence[Check], results: Mapping[str, Result]) -> tuple[Sequence[Check], Made]:

@@ -193,7 +193,7 @@ def claims_table(claims: Mapping[str, Claim], verdicts: Mapping[str, Judged]) ->
         only = judged.shown[0] if len(judged.shown) == 1 and not judged.sentence else ""
         sentences = [f"{part}." for part in (judged.sentence or only, judged.reason.rstrip(".")) if part]
         listed = f"<details><summary>All comparisons</summary>{'<br>'.join(judged.shown)}</details>"
-        listed = listed if judged.shown and not only else ""
+        listed = listed if judged.comparisons > 1 and not only else ""
         lines.append(f"| {number} | {claim.text} | **{judged.verdict.capitalize()}**: {' '.join(sentences)}{listed} |")
     return "\n".join(lines)
 
