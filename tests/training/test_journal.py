@@ -1,8 +1,10 @@
 """The journal: one line a step, in order, also when a stopped run goes on."""
 
 import json
+import os
 from pathlib import Path
 
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from polytask.training.journal import Journal
@@ -58,3 +60,32 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> N
         for step in (4, 5):
             journal.write(report(step))
     assert steps(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_tensorboard_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    for resumed_at, last in ((0, 5), (3, 4)):
+        with journal_in(tmp_path, resumed_at) as journal:
+            for step in range(resumed_at + 1, last + 1):
+                journal.write(report(step))
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in board.Scalars("loss/t")] == [1, 2, 3, 4]
+
+
+def test_a_run_goes_on_if_tensorboard_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tensorboard").write_text("a file in place of the folder")
+    with journal_in(tmp_path) as journal:
+        journal.write(report(1))
+    assert steps(tmp_path) == [1]
+    assert "TensorBoard gets no more events" in caplog.text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk without room")
+def test_a_run_goes_on_if_the_disk_has_no_room_for_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with journal_in(tmp_path) as journal:
+        assert journal._board is not None
+        with Path("/dev/full").open("wb") as full:
+            os.dup2(full.fileno(), journal._board._file.fileno())
+        for step in (1, 2):
+            journal.write(report(step))
+    assert steps(tmp_path) == [1, 2]
+    assert caplog.text.count("No space left on device") == 1

@@ -11,11 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import SummaryWriter
-
 from polytask.disk.atomic import write_atomically
 from polytask.disk.writable import make_folder, open_in_place
+from polytask.training.event_file import EventFile
 from polytask.types import EvalReport, Interference, StepReport
 
 log = logging.getLogger(__name__)
@@ -23,7 +21,7 @@ SECONDS_BETWEEN_EVENTS = 1.0
 """Between two writes to TensorBoard."""
 MOST_EVENTS = 2000
 """The number of steps, evenly spread over the run, that TensorBoard gets; it plots a thousand at most. An event takes
-nine times as long to write as a JSON line, and short steps on a GPU would wait for it."""
+about four times as long to write as a JSON line, and short steps on a GPU would wait for it."""
 
 
 class Journal:
@@ -34,6 +32,7 @@ class Journal:
         self.tensorboard = tensorboard
         self.resumed_at = resumed_at
         self._file: IO[str] | None = None
+        self._board: EventFile | None = None
         self._events: list[tuple[float, int, Mapping[str, float]]] = []
         self._events_written_at = 0.0
 
@@ -74,7 +73,7 @@ class Journal:
         )
 
     def _add_event(self, step: int, values: Mapping[str, float]) -> None:
-        """Queues an event for TensorBoard. Events are written in groups, because each write wakes up a thread."""
+        """Queues an event for TensorBoard. Events are written in groups, because each write goes to the disk."""
         now = time.time()
         self._events.append((now, step, values))
         if now - self._events_written_at > SECONDS_BETWEEN_EVENTS:
@@ -82,11 +81,19 @@ class Journal:
             self._events_written_at = now
 
     def _write_events(self) -> None:
-        writer = self._board._get_file_writer()
-        for when, step, values in self._events:
-            event = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
-            writer.add_summary(event, step, when)
+        try:
+            if self._board is not None:
+                self._board.add(self._events)
+        except OSError as error:
+            self._go_on_without_events(error)
         self._events.clear()
+
+    def _go_on_without_events(self, error: OSError) -> None:
+        """TensorBoard shows what the journal has as well, so its file is not worth the end of a run."""
+        log.warning("%s: TensorBoard gets no more events from this run: %s", self.tensorboard, error)
+        if self._board is not None:
+            self._board.close()
+            self._board = None
 
     def sync(self) -> None:
         """Flushes all lines to the disk: a checkpoint must not exist before the lines of its steps."""
@@ -102,14 +109,18 @@ class Journal:
         make_folder(self.path.parent)
         _keep_up_to(self.path, self.resumed_at)
         self._file = open_in_place(self.path, "a")
-        self._board = SummaryWriter(str(self.tensorboard), purge_step=self.resumed_at + 1)
+        try:
+            self._board = EventFile(self.tensorboard, self.resumed_at + 1)
+        except OSError as error:
+            self._go_on_without_events(error)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
             self._file.close()
         self._write_events()
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
 
 
 class NoJournal(Journal):
