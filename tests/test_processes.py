@@ -99,6 +99,8 @@ def test_a_signal_ends_a_process_that_waits_for_one_that_never_comes() -> None:
     waiting = subprocess.Popen([sys.executable, "-c", WAIT_FOR_ANOTHER], env={**os.environ, **environment})
     try:
         while True:  # until it listens, and waits for the other one
+            with suppress(subprocess.TimeoutExpired):
+                waiting.wait(0.02)
             assert waiting.poll() is None
             with suppress(ConnectionRefusedError), socket.create_connection(address):
                 break

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,8 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 NO_DROPOUT = ("tasks.opinion.head={name: linear, dropout: 0.0}", "tasks.question.head={name: cosine}")
 ENCODER = "layers: 2, hidden: 32, heads: 4, ffn: 64, positions: 128"
 STEPS = 12
+MOMENT = 0.02
+"""Seconds between two looks at a journal."""
 
 
 def command(folder: Path, *options: str, dropout: float = 0.1, steps: int = STEPS) -> list[str]:
@@ -101,6 +104,8 @@ def wait_for_step(process: "subprocess.Popen[str]", folder: Path, step: int) -> 
     while process.poll() is None:
         if (folder / "metrics.jsonl").exists() and any(line.get("step") == step for line in complete_lines(folder)):
             return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(MOMENT)
     raise AssertionError(process.communicate()[0])
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,8 @@ def test_a_stopped_command_leaves_no_process_and_goes_on(
     cells = [here / "out" / "cells" / cell.key for cell in running.plan.cells]
     journals = [cell / "metrics.jsonl" for cell in cells]
     while not all(j.exists() and j.read_text().count('"kind": "step"') > 2 for j in journals):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
         assert process.poll() is None, process.communicate()
     children = descendants(process.pid)
     workers = [child for child in children if "polytask.cli.worker" in command_of(child)]

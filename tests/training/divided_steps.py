@@ -1,13 +1,13 @@
 """Trains tiny recipes for some steps and saves their weights. Torchrun starts it in several processes.
 
-    python divided_steps.py [--recorded] FOLDER CASE [CASE ...]
+    python divided_steps.py [--recorded] [--steps N] FOLDER CASE [CASE ...]
 
 With --recorded, the steps are captured, that is, recorded and run again without their Python (`recorded_graphs.py`).
 Models are in float64, so that the weights of runs with different numbers of processes can be compared: in float32, Adam
 turns the rounding of gradients that are zero in theory (those of the key biases) into whole steps.
 """
 
-import sys
+import argparse
 from itertools import islice
 from pathlib import Path
 
@@ -152,7 +152,7 @@ def norm_of_doubles(gradients: list[Tensor]) -> Tensor:
     return torch.stack([gradient.double().norm() for gradient in gradients]).norm().float()
 
 
-def main(folder: Path, cases: list[str], recorded: bool) -> None:
+def main(folder: Path, cases: list[str], recorded: bool, steps: int) -> None:
     for case in cases:
         run = folder / case.replace(" ", "-")
         running = start_training(read_recipe(QUICKSTART, [*SETTINGS, *CASES[case]]), run)
@@ -161,7 +161,7 @@ def main(folder: Path, cases: list[str], recorded: bool) -> None:
             make_double(session)
         if recorded:
             record(session)
-        for _ in islice(running.steps(), STEPS):
+        for _ in islice(running.steps(), steps):
             pass
         if session.captured is not None:
             entries = session.captured.graphs.entries.values()
@@ -174,11 +174,16 @@ def main(folder: Path, cases: list[str], recorded: bool) -> None:
 
 
 if __name__ == "__main__":
-    recorded = sys.argv[1] == "--recorded"
-    if recorded:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("cases", nargs="+")
+    options = parser.parse_args()
+    if options.recorded:
         from attention_by_borders import use_on_cpu
 
         patch = pytest.MonkeyPatch()
         use_on_cpu(patch)
         patch.setattr("polytask.training.step_operations.norm_of", norm_of_doubles)
-    main(Path(sys.argv[1 + recorded]), sys.argv[2 + recorded :], recorded)
+    main(options.folder, options.cases, options.recorded, options.steps)

@@ -20,6 +20,8 @@ from .divided_steps import CASES, RECORDED, STEPS
 WORKER = Path(__file__).parent / "divided_steps.py"
 OFTEN = ("plain", "pal", "smart", "bregman", "gem, mixed", "pcgrad", "lamb", "accumulated", "frozen", "masked words")
 OFTEN += ("shared rows",)
+FEW = 15
+"""Steps of the tests that are not slow; twice as many where steps are captured once their shapes have been seen."""
 
 EMPTY_PARTS = ("smart, empty parts",)
 """In many of its steps, the last of three processes has no examples. The slow tests have one for PCGrad too."""
@@ -41,8 +43,8 @@ def run(count: int, *arguments: str) -> str:
     return output
 
 
-def train(count: int, folder: Path, *cases: str, recorded: bool = False) -> None:
-    run(count, str(WORKER), *(["--recorded"] if recorded else []), str(folder), *cases)
+def train(count: int, folder: Path, *cases: str, recorded: bool = False, steps: int = STEPS) -> None:
+    run(count, str(WORKER), *(["--recorded"] if recorded else []), f"--steps={steps}", str(folder), *cases)
 
 
 def steps(folder: Path) -> list[dict[str, Any]]:
@@ -67,18 +69,18 @@ def check_equal(one: Path, several: Path, cases: tuple[str, ...]) -> None:
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of one process that the tests below compare with."""
     folder = tmp_path_factory.mktemp("one")
-    train(1, folder, *OFTEN)
+    train(1, folder, *OFTEN, steps=FEW)
     return folder
 
 
 def test_two_processes_train_the_same_weights(one_process: Path, tmp_path: Path) -> None:
-    train(2, tmp_path, *OFTEN)
+    train(2, tmp_path, *OFTEN, steps=FEW)
     check_equal(one_process, tmp_path, OFTEN)
 
 
 def test_a_process_without_a_part_draws_what_the_others_draw(tmp_path: Path) -> None:
-    train(1, tmp_path / "one", *EMPTY_PARTS)
-    train(3, tmp_path / "several", *EMPTY_PARTS)
+    train(1, tmp_path / "one", *EMPTY_PARTS, steps=FEW)
+    train(3, tmp_path / "several", *EMPTY_PARTS, steps=FEW)
     check_equal(tmp_path / "one", tmp_path / "several", EMPTY_PARTS)
 
 
@@ -94,8 +96,8 @@ def test_every_method_trains_the_same_weights(count: int, tmp_path: Path) -> Non
 def test_captured_steps_of_two_processes_train_the_same_weights(tmp_path: Path) -> None:
     """From the third step of a shape on no Python runs: what the processes exchange is recorded too."""
     cases = ("plain", "fewer examples than processes", "shared rows")
-    train(1, tmp_path / "one", *cases, recorded=True)
-    train(2, tmp_path / "several", *cases, recorded=True)
+    train(1, tmp_path / "one", *cases, recorded=True, steps=2 * FEW)
+    train(2, tmp_path / "several", *cases, recorded=True, steps=2 * FEW)
     check_equal(tmp_path / "one", tmp_path / "several", cases)
 
 
