@@ -22,9 +22,11 @@ help:
 	$(PIP) -e .
 	@touch $@
 
-.venv/.dev: .venv/.core
-	$(PIP) -e '.[dev]'
-	@touch $@
+# Without bytecode, which Python writes itself for what is imported: that is a small part of these packages.
+.venv/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --no-compile -e '.[dev]'
+	@touch .venv/.core $@
 
 demo: .venv/.core
 	@rm -rf runs/demo
