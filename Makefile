@@ -22,10 +22,9 @@ help:
 	$(PIP) -e .
 	@touch $@
 
-# Without bytecode, which Python writes itself for what is imported: that is a small part of these packages.
 .venv/.dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) --no-compile -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch .venv/.core $@
 
 demo: .venv/.core
