@@ -66,20 +66,22 @@ def test_several_processes_show_one_message_without_what_their_launcher_does_not
 
 
 class FakeRun:
-    """A run of three steps in one process that gets SIGTERM in its second."""
+    """A run of three steps in one process that gets SIGTERM in one of them, or in the evaluation before the first."""
 
     is_main = True
     processes = ALONE
 
-    def __init__(self, saves_itself: bool) -> None:
+    def __init__(self, saves_itself: bool, signalled: int = 2) -> None:
         self.session = SimpleNamespace(step=0, writer=CheckpointWriter())
-        self.saves_itself, self.saved = saves_itself, 0
+        self.saves_itself, self.saved, self.signalled = saves_itself, 0, signalled
 
     def steps(self) -> Iterator[SimpleNamespace]:
-        for step in (1, 2, 3):
+        for step in (0, 1, 2, 3):
             self.session.step = step
-            if step == 2:
+            if step == self.signalled:
                 signal.raise_signal(signal.SIGTERM)
+            if step == 0:
+                continue
             yield SimpleNamespace(step=step, steps=3, checkpoint=Path("own") if self.saves_itself else None)
 
     def any_process(self, flag: bool) -> bool:
@@ -101,3 +103,11 @@ def test_a_run_saves_once_after_the_step_and_exits(saves_itself: bool, capfd: An
     saved = "own" if saves_itself else "asked"
     words = f"stopped after step 2 of 3 and saved {saved}; run the same command with --resume"
     assert words in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_signal_in_the_evaluation_before_the_first_step_exits_at_once(capfd: Any) -> None:
+    run: Any = FakeRun(saves_itself=False, signalled=0)
+    with pytest.raises(SystemExit, match="143"):
+        next(until_stopped(run))
+    assert run.session.step == run.saved == 0
+    assert "stopped before the first step" in capfd.readouterr().err

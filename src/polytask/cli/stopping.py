@@ -38,15 +38,23 @@ def leave(number: int, frame: FrameType | None = None) -> None:
 class Stop:
     """Records the first signal. A second Ctrl-C exits at once; a second SIGTERM does not: job queues often send two.
 
-    Several processes get signals from their launcher, which forwards only the first one.
+    Before the first step there is nothing to save, so that the first signal exits at once too: the evaluation of a
+    large dev set takes minutes on a CPU. Several processes evaluate together, and stop together after a step; they get
+    signals from their launcher, which forwards only the first one.
     """
 
-    def __init__(self, shown: bool = True, several: bool = False) -> None:
+    def __init__(
+        self, shown: bool = True, several: bool = False, before_first_step: Callable[[], bool] = lambda: False
+    ) -> None:
         self.signal: int | None = None
+        self.before_first_step = before_first_step
         hint = "" if several else "; press Ctrl-C again to exit at once"
         self.message = f"\nstopping after this step, with a checkpoint{hint}\n".encode() if shown else b""
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.before_first_step():
+            os.write(2, b"\nstopped before the first step: there is nothing to save\n")
+            leave(number)
         if self.signal is None:
             self.signal = number
             # Not with print, which the signal may have interrupted.
@@ -57,7 +65,8 @@ class Stop:
 
 def until_stopped(running: "polytask.Running") -> Iterator["polytask.StepReport"]:
     """Yields the reports of all steps. After a signal it finishes the step, saves a checkpoint and exits."""
-    stop = Stop(running.is_main, running.processes.several)
+    several = running.processes.several
+    stop = Stop(running.is_main, several, lambda: running.session.step == 0 and not several)
     with handled_by(stop):
         for report in running.steps():
             yield report
