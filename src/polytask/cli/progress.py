@@ -75,6 +75,8 @@ def _follow_lines(running: "polytask.Running", console: Console) -> None:
     for report in until_stopped(running):
         pace.add(report)
         now = time.monotonic()
+        if report.step == first + 1:  # the evaluation before the first step comes once, and says nothing about the rest
+            started = now - report.seconds
         if now - shown > SECONDS_BETWEEN_LINES or report.step == first + 1:
             left = (now - started) / (report.step - first) * (report.steps - report.step)
             console.print(
