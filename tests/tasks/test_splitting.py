@@ -1,5 +1,6 @@
 """A file is split in two: every row in one of them, the same every time, and no text in both."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,20 @@ def test_ragged_rows_are_counted_and_odd_text_survives(tmp_path: Path) -> None:
     texts = {row[0] for part in (parts.train, parts.dev) for row in rows_of(part)}
     assert parts.dropped == 1
     assert texts == {f'text "{i}",\nline two' for i in range(30)}
+
+
+@pytest.mark.parametrize("kind", ["yes_no", "tokens"])  # csv files, and JSON lines
+def test_missing_values_stay_missing_and_no_text_is_unreadable(kind: str, tmp_path: Path) -> None:
+    """NaN is how data frames mark a missing value; a NUL byte, which JSON can hold, is allowed in no text file."""
+    lines = [{"text": f"text\0 {i}", "label": float("nan") if i % 2 else "O O"} for i in range(50)]
+    (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    spec = replace(spec_of(str(tmp_path / "x.jsonl"), kind), blank_labels="skip")
+    parts = split_file(spec, tmp_path / "out")
+    rows = rows_of(parts.train) + rows_of(parts.dev)
+    assert sorted(rows, key=lambda row: int(row[0].split()[1])) == [
+        [f"text\0 {i}" if kind == "tokens" else f"text {i}", ("" if kind == "yes_no" else None) if i % 2 else "O O"]
+        for i in range(50)
+    ]
 
 
 def test_too_few_rows_to_split(tmp_path: Path, table: Table) -> None:

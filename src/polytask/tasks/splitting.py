@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -190,11 +191,21 @@ def rows_writer(spec: TaskSpec) -> tuple[str, Callable[[Sequence[str], Sequence[
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerow([_cell(column) for column in columns])
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return text.getvalue().encode("utf-8", "replace")
 
 
 def _json_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bytes:
-    lines = (json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in rows)
-    return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    records = ({name: _no_nan(value) for name, value in zip(columns, row, strict=True)} for row in rows)
+    return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records).encode("utf-8", "replace")
+
+
+def _cell(value: Any) -> Any:
+    """Returns what a csv file holds of a value: a missing one is empty, and no text file has a NUL byte."""
+    return value.replace("\0", "") if isinstance(value, str) else _no_nan(value)
+
+
+def _no_nan(value: Any) -> Any:
+    """Returns None for NaN, which would be written as the text nan."""
+    return None if isinstance(value, float) and math.isnan(value) else value
