@@ -50,6 +50,10 @@ def test_texts_and_labels() -> None:
     assert not Column("x", []).could_be_label
     assert Column("class_id", ["1", "2"]).could_be_named_label
     assert not Column("class", ["one text", "two texts", "three texts"]).could_be_named_label
+    many = [f"class {i % 150}" for i in range(300)]
+    assert Column("intent", many).could_be_named_label
+    assert not Column("intent", many[:299]).could_be_named_label  # some of the classes have a single row
+    assert not Column("question", many).could_be_named_label  # the name of a text
 
 
 def test_the_rank_of_a_name() -> None:

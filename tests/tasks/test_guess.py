@@ -147,6 +147,15 @@ def test_a_column_named_like_the_task_is_preferred(table: Table) -> None:
     assert guess_task("mood", file, others=["label"], taken=["is_urgent"]).spec.label == "Team"
 
 
+def test_hundreds_of_classes_are_no_text(table: Table) -> None:
+    """Two columns of words are not a pair of texts if one is called a label and its names repeat."""
+    rows: list[list[object]] = [[f"{LONG} {i}", f"ask for {i % 150}"] for i in range(900)]
+    for task in ("x", "skill"):
+        guess = guess_task(task, table("x.csv", ["text", "intent" if task == "x" else "skill"], rows))
+        assert (guess.spec.kind, guess.spec.text) == ("classes", ("text",))
+        assert "150 different names in 900 rows" in guess.reasons[1]
+
+
 def test_columns_that_are_given(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", f"b {LONG} {i}", i % 3, i % 2, "en"] for i in range(60)]
     file = table("x.csv", ["subject", "body, long", "label", "other", "language"], rows)

@@ -133,8 +133,14 @@ class Column:
 
     @cached_property
     def could_be_named_label(self) -> bool:
-        """Whether a column with the name of a label can be one: its values must be short, and not words of a text."""
-        return self.separator is not None or (self._could_be_any_label and (self.could_be_label or not self.is_text))
+        """Whether a column with the name of a label can be one: its values must be short, and not words of a text.
+
+        Words that repeat are not: there may be hundreds of classes. The questions of a data set repeat too, but their
+        columns have the names of texts.
+        """
+        repeats = 2 * self.different <= len(self.values) and rank(self.name, TEXT_NAMES) is None
+        fits = self.could_be_label or not self.is_text or repeats
+        return self.separator is not None or (self._could_be_any_label and fits)
 
     @property
     def _could_be_any_label(self) -> bool:
