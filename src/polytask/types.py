@@ -85,7 +85,7 @@ class LabelSpace:
 YES_NO = LabelSpace("yes_no", classes=("no", "yes"))
 NO_LABEL = -1
 """What heads get as the label of an example that has none, or that only a teacher labels: no class, no answer and no
-scaled score."""
+scaled score (`Score.targets` avoids it)."""
 
 
 def has_label(labels: Any) -> Any:

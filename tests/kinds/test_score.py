@@ -10,7 +10,7 @@ import torch
 from polytask.kinds.names import LabelProblem
 from polytask.kinds.table import KINDS
 from polytask.settings import TaskSpec
-from polytask.types import LabelSpace, UserError
+from polytask.types import LabelSpace, UserError, has_label
 
 KIND = KINDS["score"]
 PRICES = np.array([120.0, 80.0, 400.0, -30.0, 95.5])
@@ -30,6 +30,14 @@ def test_without_a_range_targets_are_standardized_scores() -> None:
     targets = KIND.targets(labels, {}, PRICES)
     np.testing.assert_allclose(targets, (PRICES - PRICES.mean()) / PRICES.std(), rtol=1e-5)
     np.testing.assert_allclose(KIND.for_metrics(targets, labels), PRICES, rtol=1e-5)
+
+
+def test_no_standardized_score_means_that_there_is_no_label() -> None:
+    """Half of the scores are 10 and half 20, so the lower ones are exactly one standard deviation below the mean."""
+    scores = np.array([10.0, 20.0])
+    targets = KIND.targets(space(scores), {}, scores)
+    assert has_label(targets).all()
+    np.testing.assert_allclose(targets, [-1, 1], rtol=1e-6)
 
 
 def test_without_a_range_predictions_are_not_limited() -> None:

@@ -152,6 +152,22 @@ def test_a_blank_label_has_no_influence(make_recipe: MakeRecipe, tmp_path: Path,
     assert changed_gradient.equal(gradient)
 
 
+def test_scores_below_the_mean_count_if_there_is_no_range(make_recipe: MakeRecipe, tmp_path: Path) -> None:
+    """Without a range, what heads learn of a score is negative below the mean, as NO_LABEL is."""
+    recipe = make_recipe()
+    tasks = {name: replace(spec, range=None if name == "mood" else spec.range) for name, spec in recipe.tasks.items()}
+    running = start(replace(recipe, tasks=tasks), tmp_path / "run")
+    model, objective = running.session.model, running.session.objective
+    stream = stream_of(running, 16)
+    labels = stream.labels["mood"]
+    known = has_label(labels)
+    assert not known.all()
+    assert labels[known].min() < 0
+    outputs = torch.randn(len(labels))
+    loss = objective.task_losses(model, stream, {"mood": outputs}, 0.0)["mood"]
+    assert loss.item() == pytest.approx(F.mse_loss(outputs[known], labels[known]).item(), rel=1e-5)
+
+
 def test_the_cell_of_another_column_has_no_influence(make_recipe: MakeRecipe, tmp_path: Path) -> None:
     """The gradient of one task is bit-identical if the labels of the others are erased."""
     running = start(make_recipe(), tmp_path / "run")

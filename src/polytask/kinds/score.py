@@ -12,7 +12,7 @@ from torch import Tensor
 from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta, Pair
 from polytask.kinds.names import LabelProblem, plain_value
 from polytask.settings import TaskSpec
-from polytask.types import Label, LabelSpace, UserError
+from polytask.types import NO_LABEL, Label, LabelSpace, UserError
 
 LARGEST = 1e100  # of a score, whose square must be a number too
 LEAST_DEVIATION = 1e-6  # of scores, as a share of their range; with less they are all the same score
@@ -40,8 +40,9 @@ class Score(Kind):
         return LabelSpace("score", low=low, high=high, standardized_by=by)
 
     def targets(self, labels: LabelSpace, meta: Meta, stored: Array) -> Array:
-        scaled = (stored.astype(np.float64) - labels.low) / (labels.high - labels.low)
-        return scaled.astype(np.float32)
+        scaled = ((stored.astype(np.float64) - labels.low) / (labels.high - labels.low)).astype(np.float32)
+        scaled[scaled == NO_LABEL] = np.nextafter(np.float32(NO_LABEL), np.float32(0))  # one deviation below the mean
+        return scaled
 
     def label(self, meta: Meta, stored: int | float) -> Label:
         return float(stored)

@@ -88,7 +88,7 @@ class Objective:
         if term == "teacher" or head.task in self.taught:
             return head.kind.num_items(outputs)
         if head.task in self.partly_labelled:
-            weights_B = self._label_terms(head, outputs, labels.clamp(min=0))[1]
+            weights_B = self._label_terms(head, outputs, labels)[1]
             return weights_B.masked_fill(~has_label(labels), 0).sum()
         return head.loss_weight(outputs, labels) if named is None else named.terms(outputs, labels)[1].sum()
 
@@ -101,11 +101,13 @@ class Objective:
         named = self.losses.get(head.task)
         if head.task not in self.taught | self.partly_labelled:
             return head.loss(outputs, labels) if named is None else named(outputs, labels)
-        terms = self._label_terms(head, outputs, labels.clamp(min=0))  # any label in place of NO_LABEL: left out below
+        terms = self._label_terms(head, outputs, labels)
         return mean_of_labelled(*terms, has_label(labels), of_all=head.task in self.taught)
 
     def _label_terms(self, head: Head, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        named = self.losses.get(head.task)
+        """The terms of every row of a task that has rows without a label; the caller leaves those out."""
+        named, labelled = self.losses.get(head.task), has_label(labels)
+        labels = labels.masked_fill(~labelled.view(-1, *[1] * (labels.ndim - 1)), 0)  # NO_LABEL is no class
         if named is not None:
             return named.terms(outputs, labels)
         return label_terms(outputs, labels, head.labels.kind_name)
