@@ -76,6 +76,12 @@ def test_the_balance_of_scores_is_a_histogram_over_their_range(make: MakeTask) -
     assert found["counts"] == [2, 0, 0, 0, 0, 1, 0, 0, 0, 1]
 
 
+def test_the_balance_of_scores_without_a_range_has_the_ends_of_the_file(make: MakeTask) -> None:
+    task = make("score", ["x,0", "x,1", "x,2", "x,4"])
+    found = label_balance(task.splits["dev"], task.labels)
+    assert (found["edges"][0], found["edges"][-1]) == (0, 4)
+
+
 def test_classes_that_dev_does_not_have_are_counted_as_none(make: MakeTask) -> None:
     task = make("classes", ["x,b", "x,b"], classes=("a", "b", "c"))
     assert label_balance(task.splits["dev"], task.labels) == {"names": ["a", "b", "c"], "counts": [0, 2, 0]}

@@ -53,9 +53,10 @@ def label_balance(split: Split, labels: LabelSpace) -> dict[str, Any]:
     if not split.is_labelled:
         return {}
     if labels.kind == "score":
-        # Without a range, the ends are those of the scores.
-        counts, edges = np.histogram(split.labels.astype(np.float64), 10, (0, 1) if labels.bounded else None)
-        return {"edges": [labels.unscaled(edge) for edge in edges.tolist()], "counts": counts.tolist()}
+        # Without a range, the ends are those of the scores as they are in the file: scaled ones are rounded.
+        scores = split.store.labels.astype(np.float64)
+        counts, edges = np.histogram(scores, 10, (labels.low, labels.high) if labels.bounded else None)
+        return {"edges": edges.tolist(), "counts": counts.tolist()}
     if labels.kind == "choice":
         counts = np.bincount(split.labels[:, 0])
         places, offered = [f"option {index}" for index in range(len(counts))], split.labels[:, 1]
