@@ -67,8 +67,10 @@ class LabelSpace:
         """The name of the kind in the table of kinds."""
         return self.own_kind or self.kind
 
-    def scaled(self, score: float) -> float:
-        """Maps a score from the range to [0, 1] (without a range, to a standardized score): what heads learn."""
+    def scaled(self, score: Any) -> Any:
+        """Maps a score from the range to [0, 1] (without a range, to a standardized score): what heads learn.
+
+        Takes arrays of scores too."""
         return (score - self.low) / (self.high - self.low)
 
     def unscaled(self, value: Any) -> Any:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import polytask
-from polytask import Finished, UserError, add_task, combine, evaluate_run, export_adapter, load, train
+from polytask import Finished, UserError, add_task, combine, evaluate_run, export_adapter, load, start_training, train
+from polytask.recipe.reading import recipe_from
 from polytask.recipe.starter import start_recipe
 from polytask.runs.tasks_file import read_tasks
 
@@ -105,6 +106,20 @@ def test_it_is_added_and_stays(
 def test_a_teacher_of_the_same_task(run: Finished, data: Path, tmp_path: Path, settings: list[str]) -> None:
     taught = train(recipe(data), tmp_path / "run", [*settings, "train.epochs=1", f"teachers.price={run.folder}"])
     assert np.isfinite(taught.summary.evaluations["dev"]["price"]["loss"])
+
+
+def test_a_teacher_of_other_rows_answers_in_the_unit_of_the_file(
+    run: Finished, data: Path, tmp_path: Path, settings: list[str]
+) -> None:
+    """Its training scores have another mean and deviation, by which its outputs are standardized."""
+    some = [*settings, "tasks.price.rows={sample: 20, seed: 3}", f"teachers.price={run.folder}"]
+    running = start_training(recipe_from(recipe(data), some), tmp_path / "run")
+    labels, split = running.prepared.tasks["price"].labels, running.prepared.tasks["price"].splits["train"]
+    teacher = load(run.folder)
+    assert labels.low != teacher.bundle.labels["price"].low
+    outputs = running.session.feed.teacher_outputs["price"]
+    expected = [answer.label for answer in teacher.predict("price", [one.texts[0] for one in split.examples()])]
+    assert labels.unscaled(outputs.numpy()).tolist() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("head", ["cosine", "joint"])

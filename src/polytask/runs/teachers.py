@@ -64,8 +64,12 @@ def _load(prepared: Prepared, name: str, run: str, where: str) -> Bundle:
 
 
 def _outputs_of(labels: LabelSpace) -> LabelSpace:
-    """What outputs mean: they are scaled to the range, whatever scores a head was standardized by."""
-    return replace(labels, standardized_by=None, thresholds=(), separator="")
+    """What outputs mean: they are scaled to the range, whatever scores a head was standardized by.
+
+    Without a range they are standardized, by the teacher's scores, and `_answers` converts them.
+    """
+    known = replace(labels, standardized_by=None, thresholds=(), separator="")
+    return known if labels.bounded else replace(known, low=0.0, high=1.0)
 
 
 def teacher_origin(recipe: Recipe) -> dict[str, dict[str, str]]:
@@ -119,6 +123,10 @@ def _answers(prepared: Prepared, name: str, bundle: Bundle, indices: Sequence[in
         windows = [[examples[i] for i in indices[at : at + WINDOW]] for at in range(0, len(indices), WINDOW)]
         outputs = concatenated([_answers_to_texts(bundle, name, window) for window in windows])
     model.cpu()
+    known, labels = bundle.labels[name], prepared.tasks[name].labels
+    if not labels.bounded and (known.low, known.high) != (labels.low, labels.high):
+        rescaled: Tensor = labels.scaled(known.unscaled(outputs.double())).float()
+        return rescaled
     return outputs
 
 
