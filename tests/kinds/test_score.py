@@ -72,11 +72,12 @@ def test_what_is_no_number_is_refused(value: object) -> None:
         KIND.reader(spec()).read(value)
 
 
-def test_a_decimal_comma_is_named() -> None:
-    with pytest.raises(LabelProblem, match=r"not a number; expected a number with a decimal point$"):
-        KIND.reader(spec()).read("-45000,5")
-    with pytest.raises(LabelProblem, match=r"not a number; expected a number from 1 to 5 with a decimal point$"):
-        KIND.reader(spec(range=(1, 5))).read(" 3,5")
+@pytest.mark.parametrize("value", ["-45000,5", " 3,5", "1,200", "1.234,50", "1'200", "1 200,5", "35 %", "€ 3", "7.50€"])
+def test_a_number_that_is_written_in_another_way_is_named(value: str) -> None:
+    with pytest.raises(LabelProblem, match=r"not a number; expected a number, written like 1234\.5$"):
+        KIND.reader(spec()).read(value)
+    with pytest.raises(LabelProblem, match=r"not a number; expected a number from 1 to 5, written like 1234\.5$"):
+        KIND.reader(spec(range=(1, 5))).read(value)
 
 
 @pytest.mark.parametrize("value", ["1.1e100", -1e300])

@@ -156,6 +156,18 @@ def test_hundreds_of_classes_are_no_text(table: Table) -> None:
         assert "150 different names in 900 rows" in guess.reasons[1]
 
 
+def test_numbers_that_are_written_in_another_way_are_pointed_out(table: Table) -> None:
+    few = table("few.csv", ["text", "label"], [[f"{LONG} {i}", f"{i % 4},5"] for i in range(60)], ";")
+    reason = guess_task("x", few).reasons[1]
+    assert "(for scores, correct the file: numbers must be written like 1234.5); 4 different names" in reason
+    many = table(
+        "many.csv", ["text", "price", "day"], [[f"{LONG} {i}", f"1.{i + 100},50 €", "1.2.24"] for i in range(60)]
+    )
+    guess = guess_task("x", many)
+    assert guess.spec.label is None
+    assert guess.reasons[1].endswith("; numbers must be written like 1234.5, and are not in 'price'")
+
+
 def test_columns_that_are_given(table: Table) -> None:
     rows: list[list[object]] = [[f"{LONG} {i}", f"b {LONG} {i}", i % 3, i % 2, "en"] for i in range(60)]
     file = table("x.csv", ["subject", "body, long", "label", "other", "language"], rows)

@@ -72,6 +72,7 @@ def test_one_answer_for_nearly_all(look: Look, yes: int, said: bool) -> None:
 def test_numbers_as_classes(look: Look) -> None:
     assert look("classes", [0, 1, 2, 3, 4] * 5) == {}
     assert ("train", "numbers_as_classes") in look("classes", [0.5, 1, 1.5, 2] * 5)
+    assert ("train", "numbers_as_classes") in look("classes", ["0,5", "1,0", "1,5"] * 5)
     many = look("classes", list(range(21)) * 5)
     assert many["train", "numbers_as_classes"].severity == "warning"
     assert look("classes", list(range(20)) * 5) == {}

@@ -17,6 +17,11 @@ SEPARATORS = ("|", ";", ",")
 ROWS_GUESSED_FROM = 10_000
 EMPTY_LABEL = "the label is empty"
 NUMBER = re.compile(r"([+-]?)(0|[1-9][0-9]*)(?:\.([0-9]+))?")
+WRITTEN_NUMBER = re.compile(
+    r"[€$£¥]?\s?[+-]?(\d+([.,]\d+)?|\d{1,3}([., '\u00a0\u2019\u202f]\d{3})+([.,]\d+)?)\s?[%€$£¥]?"
+)
+"""A number as people write it, also with a decimal comma, thousands separators or a unit: 0,5 or 1.234,50 €."""
+PLAIN_NUMBER = "written like 1234.5"
 
 
 class LabelProblem(ValueError):

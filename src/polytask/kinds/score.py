@@ -1,7 +1,6 @@
 """A score: the output is the score, scaled to [0, 1] if it has a range, else standardized by the training scores."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polytask.kinds.base import Array, Form, Kind, LabelReader, Meta, Pair
-from polytask.kinds.names import LabelProblem, plain_value
+from polytask.kinds.names import PLAIN_NUMBER, WRITTEN_NUMBER, LabelProblem, plain_value
 from polytask.settings import TaskSpec
 from polytask.types import NO_LABEL, Label, LabelSpace, UserError
 
@@ -88,9 +87,6 @@ class Score(Kind):
         return (weights_NK * near_NK).sum(1) / weights_NK.sum(1), None
 
 
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
-
-
 class _Reader(LabelReader):
     def __init__(self, low: float, high: float) -> None:
         super().__init__()
@@ -105,7 +101,8 @@ class _Reader(LabelReader):
         if not self.low <= score <= self.high or not math.isfinite(score):
             what = "outside the range" if math.isfinite(score) else "not a number"
             limits = f" from {self.low:g} to {self.high:g}" if math.isfinite(self.low) else ""
-            form = " with a decimal point" if isinstance(plain, str) and DECIMAL_COMMA.fullmatch(plain.strip()) else ""
+            is_written = math.isnan(score) and isinstance(plain, str) and WRITTEN_NUMBER.fullmatch(plain.strip())
+            form = f", {PLAIN_NUMBER}" if is_written else ""
             raise LabelProblem(f"{what}; expected a number{limits}{form}")
         if abs(score) > LARGEST:
             raise LabelProblem(f"too large; expected a number from {-LARGEST:g} to {LARGEST:g}")

@@ -10,7 +10,16 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from polytask.kinds.names import NUMBER, SEPARATORS, LabelProblem, class_name, is_empty, is_list, split_names
+from polytask.kinds.names import (
+    NUMBER,
+    SEPARATORS,
+    WRITTEN_NUMBER,
+    LabelProblem,
+    class_name,
+    is_empty,
+    is_list,
+    split_names,
+)
 from polytask.tasks.dates import are_dates
 from polytask.tasks.sources.source import BrokenRow, Row, Source
 from polytask.types import UserError
@@ -64,6 +73,12 @@ class Column:
         except ValueError:
             return []
         return numbers if all(map(math.isfinite, numbers)) else []
+
+    @cached_property
+    def has_written_numbers(self) -> bool:
+        """Whether all values are numbers, but some are not written like 1234.5, and are therefore read as names."""
+        written = all(WRITTEN_NUMBER.fullmatch(value.strip()) for value in self.values)
+        return written and bool(self.values) and not self.numbers and not self.is_date
 
     @cached_property
     def is_id(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from polytask.kinds.names import NO, NUMBER, YES, class_name, sorted_classes
+from polytask.kinds.names import NO, NUMBER, PLAIN_NUMBER, YES, class_name, sorted_classes
 from polytask.settings import MOST_TEXTS, TaskSpec
 from polytask.tasks.columns import LABEL_NAMES, TEXT_NAMES, Column, columns_of, first_pair, likeness, rank
 from polytask.tasks.guess_flags import check_flags, flags_hint
@@ -192,6 +192,9 @@ def _guess_label(task: str, columns: Sequence[Column]) -> tuple[Column | None, s
         return best, f"label: column {best.name!r}, because its values are few and short"
     never = [column.name for column in columns if column.is_constant or column.is_date]
     but = f" (columns with a single value or with dates are never chosen: {_quoted(never)})" if never else ""
+    written = [column.name for column in columns if column.has_written_numbers]
+    if written:
+        but += f"; numbers must be {PLAIN_NUMBER}, and are not in {_quoted(written)}"
     return None, f"label: not found; no column has numbers or a few different names{but}"
 
 
@@ -250,6 +253,8 @@ def _guess_kind(label: Column, options: Options | None) -> tuple[LabelKind, str]
     if numbers and (any(not number.is_integer() for number in numbers) or len(names) > 20):
         values = f"numbers from {min(numbers):g} to {max(numbers):g}, {len(names)} different {rows}"
         return "score", f"{doubt}; {values}: score"
+    if label.has_written_numbers:
+        doubt += f" (for scores, correct the file: numbers must be {PLAIN_NUMBER})"
     what = "integers" if all(NUMBER.fullmatch(name) for name in names) else "names"
     few = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
     return "classes", f"{doubt}; {len(names)} different {what} {rows} ({few}): classes"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from polytask.kinds.names import NUMBER
+from polytask.kinds.names import NUMBER, WRITTEN_NUMBER
 from polytask.tasks.describe import classes_and_counts
 from polytask.tasks.finding import ROWS_NAMED, Finding, Severity, in_percent, rows_that
 from polytask.tasks.task import Split, Task
@@ -114,8 +114,8 @@ def _options(name: str, splits: Mapping[str, Split]) -> Iterator[Finding]:
 
 
 def _odd_classes(name: str, classes: tuple[str, ...], rows: int) -> Iterator[Finding]:
-    numbers = all(NUMBER.fullmatch(value) for value in classes)
-    if numbers and (len(classes) > MOST_NUMERIC_CLASSES or any("." in value for value in classes)):
+    numbers = all(NUMBER.fullmatch(value) or WRITTEN_NUMBER.fullmatch(value) for value in classes)
+    if numbers and (len(classes) > MOST_NUMERIC_CLASSES or any("." in value or "," in value for value in classes)):
         sentence = (
             f"the labels are {len(classes):,} different numbers; with `kind: score`, a prediction of 4 for 5 counts as "
             "nearly right"
