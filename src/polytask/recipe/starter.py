@@ -143,7 +143,8 @@ def _with_dev(guess: Guess, parts: Parts | None) -> tuple[TaskSpec, list[str]]:
         return guess.spec, [*guess.reasons[:-1], reason]
     unit = "text" if parts.kept_together == "texts" else "pair"
     reason = f"dev: a fifth of the rows, chosen by hash so that no {unit} is in both"
-    dropped = [f"{parts.dropped:,} rows could not be read and are in neither file"] if parts.dropped else []
+    rows = "row" if parts.dropped == 1 else "rows"
+    dropped = [f"{parts.dropped:,} {rows} could not be read: in neither file"] if parts.dropped else []
     # The new files are UTF-8 with commas, whatever the original file was.
     spec = replace(guess.spec, train=str(parts.train), dev=str(parts.dev), encoding=None, delimiter=None)
     return spec, [*guess.reasons[:-1], reason, *dropped]
