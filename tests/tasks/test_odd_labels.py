@@ -78,6 +78,22 @@ def test_numbers_as_classes(look: Look) -> None:
     assert look("classes", list(range(20)) * 5) == {}
 
 
+def test_scores_far_from_the_others(look: Look) -> None:
+    """Standardized by a deviation that one row determines, all other scores are nearly the same."""
+    scores = [i % 7 + 0.5 for i in range(150)]
+    assert look("score", scores) == {}
+    assert look("score", [0.0] * 149 + [1.5]).keys().isdisjoint({("train", "far_scores")})  # rare, but not far
+    finding = look("score", [*scores[:100], 1e6, *scores[100:]], scores)["train", "far_scores"]
+    assert (finding.severity, finding.rows, finding.count) == ("warning", (102,), 1)
+    assert finding.sentence == (
+        "1 of 151 rows (0.7 %) has a score far from the others, whose differences hardly count: the standard deviation "
+        "is 8.11e+04, and 2 without"
+    )
+    assert ("train", "far_scores") in look("score", [*scores, -500], range=(-500, 10))
+    lognormal = [2.718281828 ** (i % 41 / 10) for i in range(410)]  # from 1 to 55, as prices are
+    assert look("score", lognormal) == {}
+
+
 def test_labels_that_are_ids(look: Look) -> None:
     findings = look("classes", [f"ticket {i}" for i in range(30)])
     assert findings["train", "labels_like_ids"].sentence.startswith("30 different labels in 30 rows: is this the label")

@@ -18,6 +18,7 @@ FEWEST_OF_A_LABEL = 2  # mean rows per class below which labels look like ids or
 WHOLE_SCORES = 11  # 0 to 10: this many different integers or fewer may be classes
 MANY_WITHOUT_CLASS = 0.5  # more often than this, an empty label may mean that nobody labelled the row
 NARROW = 0.25  # of the range that scores use; below it, the squared error is tiny from the start
+FAR, MOST_FAR = 10, 0.01  # times the spread of the other scores, and the share of the rows that can be far from them
 CLASSES_NAMED = 5
 
 Mask = npt.NDArray[np.bool_]
@@ -142,12 +143,29 @@ def _scores(name: str, task: Task, split: Split) -> Iterator[Finding]:
         yield finding("warning", "narrow_range", f"all scores are in [{low:g}, {high:g}], but `range` is {given}")
     if split.name != "train" or rows <= WHOLE_SCORES:
         return
+    yield from _far_scores(name, split)
     if len(different) == 2:
         sentence = f"every score is {low:g} or {high:g}; would `kind: yes_no` or `kind: classes` fit better?"
         yield finding("warning", "two_scores", sentence)
     elif len(different) <= WHOLE_SCORES and (different == np.round(different)).all():
         sentence = f"the scores are {len(different)} integers from {low:g} to {high:g}; `kind: classes` with "
         yield finding("note", "whole_scores", f"{sentence}`loss: ordinal` is an alternative")
+
+
+def _far_scores(name: str, split: Split) -> Iterator[Finding]:
+    """Reports the few scores that nearly all of the standard deviation comes from, by which scores are standardized."""
+    scores = split.store.labels.astype(np.float64)
+    distances = np.abs(scores - np.median(scores))
+    most = max(1, int(MOST_FAR * len(scores)))
+    others = scores[np.argsort(distances, kind="stable")[:-most]]
+    if 0 < FAR * others.std() < scores.std():
+        far = np.flatnonzero(distances > FAR * others.std())
+        sentence = rows_that(
+            len(far), len(scores), "have a score far from the others, whose differences hardly count: "
+        )
+        sentence += f"the standard deviation is {scores.std():.3g}, and {others.std():.3g} without"
+        rows = tuple(split.rows[far[:ROWS_NAMED]].tolist())
+        yield Finding("warning", name, split.name, "far_scores", sentence, rows, len(far))
 
 
 def _listed(names: list[str]) -> str:
