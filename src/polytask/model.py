@@ -109,9 +109,13 @@ class MultiTaskModel(nn.Module):
         """Like `forward`, but also return the states of all layers and the random state."""
         random = RandomState(self.device)
         words_TD = self.embed_words(stream) if words_TD is None else words_TD
-        embedded_TD = self.encoder.embed(stream, self.adapter, words_TD)
-        states = (embedded_TD, *self.encoder.states(embedded_TD, stream.layout, self.adapter))
+        states = self.states(stream, words_TD)
         return Pass(stream, words_TD, states, self.outputs(states[-1], stream), random)
+
+    def states(self, stream: Stream, words_TD: Tensor) -> tuple[Tensor, ...]:
+        """Return the output of the embeddings and of each layer, given the word embeddings."""
+        embedded_TD = self.encoder.embed(stream, self.adapter, words_TD)
+        return embedded_TD, *self.encoder.states(embedded_TD, stream.layout, self.adapter)
 
     def rerun(self, forward: Pass, words_TD: Tensor | None = None) -> Pass:
         """Run a second pass over the same stream with the same dropout, so that only `words_TD` differs."""

@@ -61,8 +61,10 @@ def text_maps(
     form = InputFormat(model.head(task).reading)
     stream = packer.pack([packer.part(task, texts, form)])
     layout, ids = stream.layout, stream.token_ids_T.tolist()
+    stream = stream.to(model.device)
     with eval_mode(model):
-        states = model.run(stream.to(model.device)).states
+        # Without the head: that of a masked language model needs a text with masked tokens.
+        states = model.states(stream, model.embed_words(stream))
         weights = [_attention(model, index, h_TD, layout.to(model.device)) for index, h_TD in enumerate(states[:-1])]
     hidden_LTD = torch.stack(states).float().cpu().numpy()
     borders = layout.cu_seqlens_S1.tolist()

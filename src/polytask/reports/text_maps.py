@@ -31,14 +31,24 @@ MOST_NAMES = 64
 """Of more tokens, only some have their name at the side of a heat map."""
 WIDE = 24
 """Heat maps of more tokens take the whole width of the page."""
+WIDER = 1.25
+"""Room for names of word pieces, such as ##ume, which are wider in some fonts than `text_width` says."""
 HEAD, HEADS_PER_ROW = 84.0, 6
 
 
-def text_page(name: str, task: str, texts: Sequence[str], maps: Sequence[TextMaps], options: Sequence[str] = ()) -> str:
+def text_page(
+    name: str,
+    task: str,
+    texts: Sequence[str],
+    maps: Sequence[TextMaps],
+    options: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> str:
     """The page as HTML. With options, each is a sequence of its own, together with the text."""
     titled = zip(_titles(len(texts), maps, options), maps, strict=True)
     sequences = [{"title": title, **_sequence(one, f"s{at}")} for at, (title, one) in enumerate(titled, 1)]
-    return visible(_template().render(name=name, task=task, texts=texts, options=options, sequences=sequences))
+    content = {"texts": texts, "options": options, "notes": notes, "sequences": sequences}
+    return visible(_template().render(name=name, task=task, **content))
 
 
 def _titles(num_texts: int, maps: Sequence[TextMaps], options: Sequence[str]) -> list[str]:
@@ -117,8 +127,8 @@ def _named_map(
 ) -> str:
     size = min(TEXT, cell[0] - 0.5)
     rows, columns = ([shorten(name, 14) for name in side] for side in names)
-    left = MARGIN + max(text_width(row, size) for row in rows) + GAP
-    above = max(text_width(column, size) for column in columns)
+    left = MARGIN + WIDER * max(text_width(row, size) for row in rows) + GAP
+    above = WIDER * max(text_width(column, size) for column in columns)
     top = MARGIN + TITLE + 2 * GAP + above
     right, bottom = left + cell[0] * len(columns), top + cell[1] * len(rows)
     parts = [label(MARGIN, MARGIN + TITLE / 2, title, TITLE)]

@@ -11,6 +11,7 @@ from polytask.kinds.options import read_options
 from polytask.reports.text_maps import text_page
 from polytask.runs.bundle import Bundle, load_run
 from polytask.runs.folder import RunFolder
+from polytask.text.texts import Texts
 from polytask.types import UserError, unknown
 
 
@@ -31,7 +32,8 @@ def text_maps(
     remembers that the run's plug-ins may run.
     """
     bundle, texts = load_run(Path(run), trust_plugins), _texts(text, text2)
-    return _maps(bundle, _task(bundle, task, len(texts), bool(options), run), texts, options)
+    name = _task(bundle, task, len(texts), bool(options), run)
+    return _maps(bundle, name, _tokens(bundle, name, texts, options))
 
 
 def write_text_maps(
@@ -46,18 +48,34 @@ def write_text_maps(
     """Writes the arrays of `text_maps` as heat maps to attention.html in the run's folder."""
     folder, bundle, texts = RunFolder(Path(run)), load_run(Path(run), trust_plugins), _texts(text, text2)
     name = _task(bundle, task, len(texts), bool(options), run)
-    maps = _maps(bundle, name, texts, options)
-    write_atomically(folder.attention, text_page(folder.path.resolve().name, name, texts, maps, options))
+    tokens = _tokens(bundle, name, texts, options)
+    maps, notes = _maps(bundle, name, tokens), _notes(bundle, name, (*texts, *options), tokens)
+    write_atomically(folder.attention, text_page(folder.path.resolve().name, name, texts, maps, options, notes))
     return folder.attention
 
 
-def _maps(bundle: Bundle, task: str, texts: tuple[str, ...], options: Sequence[str]) -> tuple[TextMaps, ...]:
+def _tokens(bundle: Bundle, task: str, texts: tuple[str, ...], options: Sequence[str]) -> Texts:
     try:
         given = read_options([list(options)]) if bundle.specs[task].has_options else ()
     except LabelProblem as problem:
         raise UserError(f"report: task {task}: {problem}") from None
-    tokens = bundle.tokenize([(*texts, *given)], options=bool(given))
+    return bundle.tokenize([(*texts, *given)], options=bool(given))
+
+
+def _maps(bundle: Bundle, task: str, tokens: Texts) -> tuple[TextMaps, ...]:
     return maps_of(bundle.model, task, tokens, bundle.packer, bundle.tokenizer.token)
+
+
+def _notes(bundle: Bundle, task: str, example: tuple[str, ...], tokens: Texts) -> list[str]:
+    """What the maps leave out: tokens of a text that is too long, and tags of words that come from columns."""
+    notes, packer, form = [], bundle.packer, bundle.model.input_format(task)
+    (length,) = packer.full_lengths(bundle.text_lengths([example], tokens), form.reading).tolist()
+    if length > packer.max_length:
+        how = "reads longer texts in several windows" if form.has_windows else "truncates longer texts"
+        notes.append(f"At most {packer.max_length} of {length:,} tokens are shown (max_length): the task {how}.")
+    if bundle.specs[task].tags:
+        notes.append("The task was trained with word tags from columns; the words of this text have none.")
+    return notes
 
 
 def _texts(text: str | Sequence[str], text2: str | None) -> tuple[str, ...]:
