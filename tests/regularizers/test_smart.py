@@ -1,11 +1,14 @@
 """SMART: how much the word embeddings change in each mode, in which direction, and the penalty."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from polytask.kinds.classes import Classes
+from polytask.kinds.table import KINDS
 from polytask.losses.base import symmetric_distance
 from polytask.model import MultiTaskModel
 from polytask.regularizers.smart import Smart, largest_of_sequence
@@ -64,6 +67,26 @@ def test_paper_mode_is_the_papers_formula(
     expected = (start + 0.2 * g / g.abs().max()).clamp(-0.3, 0.3)
     found = Smart(make_context(model), sigma=0.1, eta=0.2, epsilon=0.3).perturbation(model, forward)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_steps_follow_the_distance_of_a_kind_of_a_plug_in(
+    tiny_model: Any, tiny_stream: Any, make_context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A distance that is always 0 has no direction, so d stays the noise of the start."""
+
+    class Same(Classes):
+        name, form = "same outputs", "classes"
+
+        def distance(self, one: Tensor, other: Tensor, fixed_targets: bool) -> Tensor:
+            return 0 * super().distance(one, other, fixed_targets)
+
+    same_noise(monkeypatch)
+    monkeypatch.setitem(KINDS, "same outputs", Same())
+    model = tiny_model()
+    model.head("topic").labels = replace(model.head("topic").labels, own_kind="same outputs")
+    forward = model.run(tiny_stream(["topic"]))
+    d_TD = Smart(make_context(model), sigma=0.1, epsilon=1.0).perturbation(model, forward)
+    torch.testing.assert_close(d_TD, 0.1 * pattern(forward.words_TD))
 
 
 def test_mtdnn_mode_moves_every_token_by_about_one(tiny_model: Any, tiny_stream: Any, make_context: Any) -> None:

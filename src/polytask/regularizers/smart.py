@@ -174,7 +174,7 @@ def _summed_distance(model: "MultiTaskModel", one: Mapping[str, Tensor], other: 
     """
     parts = [
         model.head(task).kind.num_items(outputs)
-        * symmetric_distance(outputs, other[task], model.head(task).labels.kind)
+        * symmetric_distance(outputs, other[task], model.head(task).labels.kind_name)
         for task, outputs in one.items()
     ]
     return torch.stack(parts).sum()
