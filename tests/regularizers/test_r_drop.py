@@ -45,7 +45,7 @@ def test_a_task_may_have_a_weight_of_its_own(tiny_model: Any, tiny_stream: Any, 
 
 
 def test_a_weight_of_an_unknown_task_is_refused(tiny_model: Any, make_context: Any) -> None:
-    with pytest.raises(UserError, match=r"r_drop.task_weights: there is no task 'alik' .did you mean alike"):
+    with pytest.raises(UserError, match=r"r_drop.task_weights: there is no trained task 'alik' .did you mean alike"):
         RDrop(make_context(tiny_model()), task_weights={"alik": 1.0})
 
 

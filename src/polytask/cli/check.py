@@ -57,8 +57,9 @@ def run(
     if prepared.batch_sizes is not None and train.batch_tokens is not None:
         counts = ", ".join(f"{task} {count * train.accumulate}" for task, count in prepared.batch_sizes.items())
         size = f"about {train.batch_tokens * train.accumulate:,} tokens ({counts} examples)"
+    epochs = "1 epoch" if train.epochs == 1 else f"{train.epochs} epochs"
     console.print(
-        f"{train.epochs} epochs of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
+        f"{epochs} of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
         f"{size}. The recipe is valid{f', but {verdict}' if problems else ''}.",
         highlight=False,
         soft_wrap=True,

@@ -40,7 +40,8 @@ class RDrop(Regularizer):
         super().__init__(context)
         for task in task_weights or {}:
             if task not in context.weights:
-                raise UserError(unknown("recipe: regularizers: r_drop.task_weights", task, context.weights, "task"))
+                where = "recipe: regularizers: r_drop.task_weights"
+                raise UserError(unknown(where, task, context.weights, "trained task"))
         self.weights = {task: (task_weights or {}).get(task, weight) * scale for task, scale in context.weights.items()}
         self.both_losses = self.needs_labels = both_losses
         if both_losses:
