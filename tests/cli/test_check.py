@@ -15,6 +15,8 @@ def test_shows_data_parameters_and_steps(cli: Any, tiny_settings: list[str], tmp
     assert "no 180, yes 180" in said.out
     assert "2 epochs of 10 steps: 20 steps of 16 examples. The recipe is valid." in said.out
     assert list(tmp_path.iterdir()) == []
+    said = cli("check", QUICKSTART, *(w for s in (*tiny_settings, "train.epochs=1") for w in ("--set", s)))
+    assert "1 epoch of 10 steps: 10 steps" in said.out
 
 
 def test_names_are_whole_in_a_terminal_of_80_characters(cli: Any, tiny_settings: list[str], monkeypatch: Any) -> None:
