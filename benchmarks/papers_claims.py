@@ -311,8 +311,9 @@ def decided(made: Made) -> Made:
 def claim_of(found: Mapping[str, Any], corrected: float, comparisons: int) -> str:
     if corrected <= LEVEL:
         return "better" if found["difference"] > 0 else "worse"
-    # p_same is that of its study: times the number of the study's comparisons, which older results do not state.
-    alone = found["p_same"] / found.get("comparisons", 1)
+    # p_same is that of its study: times the number of the study's comparisons, which older results do not state, and at
+    # most 1. So 1 divided by that number says nothing.
+    alone = found["p_same"] / found.get("comparisons", 1) if found["p_same"] < 1 else 1.0
     return "same" if alone * comparisons <= LEVEL else "undecided"
 
 
@@ -349,7 +350,8 @@ def through_another(test: Check, result: Result) -> Mapping[str, Any] | None:
             half = sum((side["high"] - side["low"]) / 2 for side in (one, two))
             ends = {"difference": difference, "low": difference - half, "high": difference + half}
             p = upper_p(difference, half, min(seeds_of(replace(test, reference=third), result), seeds_of(test, result)))
-            found.append({**one, **ends, "reference": test.reference, "p": p, "p_same": 1.0, "through": third})
+            names = {key: one[key] for key in ("variant", "task", "rows", "claim")}
+            found.append({**names, **ends, "reference": test.reference, "p": p, "p_same": 1.0, "through": third})
     return min(found, key=lambda one: one["high"] - one["low"], default=None)
 
 

@@ -71,7 +71,7 @@ def difference_in_words(test: Test, found: Found) -> str:
     side = "above" if found["difference"] > 0 else "below"
     if found["claim"] == "same":
         return f"{one} is the same as {other} on {task}{place(test)}, within half a point: {points(found)}"
-    amount = f"{size:.1f} points {side}" if round(size, 1) else "equal to"
+    amount = f"{size:.1f} points {side}" if round(size, 1) else "0.0 points from"
     return f"{one} is {amount} {other} on {task}{place(test)} {interval}"
 
 

@@ -141,6 +141,7 @@ def test_a_verdict_is_corrected_for_the_comparisons_of_its_claim_only() -> None:
     claim_of = module("papers_claims").claim_of
     found = {"difference": 0.001, "p_same": 0.2, "comparisons": 20}
     assert [claim_of(found, 1.0, count) for count in (1, 5, 6)] == ["same", "same", "undecided"]
+    assert claim_of({**found, "p_same": 1.0}, 1.0, 1) == "undecided", "it may be 1 by itself too"
     del found["comparisons"]  # older results
     assert claim_of(found, 1.0, 1) == "undecided"
     assert claim_of(found, 0.01, 1) == "better"
@@ -277,6 +278,17 @@ def test_two_variants_are_compared_through_a_third_one(two: float, verdict: str)
     assert judged.verdict == verdict
     assert judged.shown[0].startswith(f"A against B: SST -{100 * two:.1f} [{-100 * two - 2:.1f}, ")
     assert judged.shown[0].endswith(" (through R)")
+
+
+def test_a_comparison_through_a_third_variant_has_no_noise_of_one_of_the_two() -> None:
+    """Otherwise the seeds that it needs were those of the other comparison."""
+    result = through(0.0, 0.015)
+    for one in result["comparisons"]:
+        one |= {"seed_deviation": 0.001, "example_error": 0.001, "comparisons": 20, "p": 0.5, "p_same": 1.0}
+    (test,) = claim_on("better").tests
+    found = module("papers_claims").comparison_of(test, result)
+    assert found["through"] == "R"
+    assert not found.keys() & {"seed_deviation", "example_error", "comparisons"}
 
 
 def test_an_interval_through_a_third_variant_is_never_too_narrow() -> None:
