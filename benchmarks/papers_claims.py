@@ -11,8 +11,9 @@ can decide it, a verdict with its reason. Every claim gets one of four verdicts:
 A test whose study, variants or measure were never run does not count as long as other tests of its claim were run; the
 page names it. A claim with tests and a verdict has that verdict until the first of its tests was run.
 
-Whether a comparison of scores is decided is judged with Holm's correction for the comparisons of its claim, where the
-result has their p values; otherwise with the correction of its study.
+Whether a comparison is decided is judged with Holm's correction for the comparisons of its claim, where the result has
+its p value, or the interval gives it because the comparison is over seeds alone (training rows, a gap, what was
+forgotten); otherwise with the correction of its study.
 
 Of a group of tests with `any: true`, one variant that fulfils all of its tests is enough; the group shows the opposite
 if every variant does.
@@ -32,9 +33,10 @@ from typing import Any, Literal
 
 import yaml
 from papers_comparisons import in_short, in_words
-from papers_results import LEVEL, SCORE, SPREAD, TASKS, Result
+from papers_results import LEVEL, SCORE, SPREAD, TASKS, Result, p_over_seeds
 from papers_seeds import deciding_seeds, upper_p
 
+from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.comparison.statistics import holm
 from polytask.types import UserError, unknown
 
@@ -214,7 +216,7 @@ def judge(claim: Claim, results: Mapping[str, Result]) -> Judged:
         return Judged(claim.verdict, claim.reason, in_short(never_run, results), comparisons=len(never_run))
     if not tests:
         tests, never_run = claim.tests, []
-    made = decided([(test, comparison_of(test, results.get(test.study))) for test in tests])
+    made = decided([(test, with_p(test, results.get(test.study))) for test in tests])
     outcomes = [outcome(test, comparison) for test, comparison in made if test.group is None]
     for group in dict.fromkeys(test.group for test in tests if test.group is not None):
         own = [(test, comparison) for test, comparison in made if test.group == group]
@@ -306,6 +308,17 @@ def decided(made: Made) -> Made:
     return [
         (test, found if found is None or "p" not in found else {**found, "claim": next(claims)}) for test, found in made
     ]
+
+
+def with_p(test: Check, result: Result | None) -> Mapping[str, Any] | None:
+    """The comparison that a test needs, with its p values if it is over seeds alone."""
+    found = comparison_of(test, result)
+    over_seeds_alone = test.rows == "train" or test.of not in (SCORE, SPREAD)
+    if result is None or found is None or "p" in found or not over_seeds_alone or seeds_of(test, result) < 2:
+        return found
+    half = (found["high"] - found["low"]) / 2
+    p, p_same = p_over_seeds(found["difference"], half, seeds_of(test, result), MARGIN)
+    return {**found, "p": p, "p_same": p_same}
 
 
 def claim_of(found: Mapping[str, Any], corrected: float, comparisons: int) -> str:

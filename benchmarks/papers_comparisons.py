@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from papers_results import FORGOTTEN, GAP, MARKS, PERPLEXITY, SCORE, SPREAD, TASKS, Result
+from papers_results import FORGOTTEN, GAP, LEVEL, MARKS, PERPLEXITY, SCORE, SPREAD, TASKS, Result, decimals
 
 Found = Mapping[str, Any]
 DECIDING = {"holds": "fulfilled", "does not hold": "contradicted", "cannot be told": "undecided"}
@@ -60,7 +60,11 @@ def why_undecided(found: Found) -> str:
     """A hint where the interval alone would decide."""
     if "one_model" in found:
         return " because they are one model"
-    return " after the correction for several comparisons" if found["low"] > 0 or found["high"] < 0 else ""
+    if found["low"] <= 0 <= found["high"]:
+        return ""
+    if found.get("p", 0.0) > LEVEL:
+        return f" (p = {decimals(found['p'])}, which takes all rows of the study into account)"
+    return " after the correction for several comparisons"
 
 
 def difference_in_words(test: Test, found: Found) -> str:
@@ -91,6 +95,7 @@ def in_short(made: Sequence[tuple[Test, Found | None]], results: Mapping[str, Re
             note = " (the same model)" if "one_model" in found else note
             text = f"{TASKS.get(test.task, test.task)} {shown_as}{MARKS[found['claim']]}{note}"
             where = place(test) + (f" in `{test.study}`" if several else "")
+            where += f" (run of {results[test.study]['date']})" if "earlier" in results.get(test.study, {}) else ""
             by_pair.setdefault((test.variant, test.reference, where), []).append(text)
     shown = [
         f"{variant} against {reference}{where}: {', '.join(texts)}"

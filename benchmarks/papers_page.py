@@ -87,9 +87,13 @@ def verdict(claim: Claim, by_study: Mapping[str, Sequence[Result]]) -> Judged:
 
 
 def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Result:
-    """The result with the most comparisons of a claim (a study may have been cut off); of several, the last one."""
+    """The result with the most comparisons of a claim (a study may have been cut off); of several, the last one.
+
+    One that is not the last is marked, because the page shows the scores of the last one.
+    """
     tests = [test for test in claim.tests if test.study == study]
-    return max(reversed(results), key=lambda result: sum(comparison_of(test, result) is not None for test in tests))
+    found = max(reversed(results), key=lambda result: sum(comparison_of(test, result) is not None for test in tests))
+    return found if found is results[-1] else {**found, "earlier": True}
 
 
 def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:

@@ -172,6 +172,16 @@ def training_comparisons(training: BySeed, reference: str, margin: float) -> lis
     return found
 
 
+def p_over_seeds(difference: float, half: float, seeds: int, margin: float) -> tuple[float, float]:
+    """The p values of a difference and of "the same", given half the width of a 95 % interval of `over_seeds`."""
+    room = max(margin - abs(difference), 0.0)
+    if half == 0:
+        return float(difference == 0), float(room == 0)
+    at_level = float(stats.t.ppf(1 - LEVEL / 2, seeds - 1))
+    p, p_same = (float(2 * stats.t.sf(at_level * size / half, seeds - 1)) for size in (abs(difference), room))
+    return p, p_same
+
+
 def spread_comparisons(scores: BySeed, reference: str) -> list[dict[str, Any]]:
     """Comparisons of the deviation over seeds with the reference's: `log(s_reference / s)`, so that more is steadier.
 

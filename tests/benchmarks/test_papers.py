@@ -242,10 +242,44 @@ def test_p_values_are_corrected_for_the_comparisons_of_the_claim(
     assert judged.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        (([0.10, 0.11, 0.13], [0.20, 0.22, 0.23]), "holds"),
+        (([0.10, 0.11, 0.13], [0.1, -0.1, 0.2]), "cannot be told"),
+        (([0.001, -0.001, 0.0005], [0.20, 0.22, 0.23]), "does not hold"),  # one gap is the same
+    ],
+)
+def test_measures_over_seeds_are_corrected_for_the_comparisons_of_the_claim(
+    gaps: tuple[list[float], list[float]], verdict: str
+) -> None:
+    """By the p values of the paired t-tests, which are in the intervals; 40 others are measured in the study."""
+    results, claims = module("papers_results"), module("papers_claims")
+    scores = {"A": dict(zip(("sst", "sts"), (dict(enumerate(own)) for own in gaps), strict=True))}
+    scores["B"] = {task: dict.fromkeys(range(3), 0.0) for task in scores["A"]}
+    made = [{**one, "rows": "dev", "of": "gap"} for one in results.training_comparisons(scores, "B", 0.005)]
+    for one, values in zip(made, gaps, strict=True):
+        one["claim"] = "undecided"  # among so many
+        p, _ = results.p_over_seeds(one["difference"], (one["high"] - one["low"]) / 2, 3, 0.005)
+        assert p == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=0.01)
+    tests = tuple(claims.Check("S", "A", "B", task, "better", of="gap") for task in scores["A"])
+    result = {"variants": scores_of(A=0.5, B=0.51), "comparisons": made, "examples": {"sst": 1101, "sts": 863}}
+    assert claims.judge(claims.Claim("", tests), {"S": result}).verdict == verdict
+
+
+def test_an_interval_that_excludes_0_is_explained_if_the_p_value_decides() -> None:
+    made = {**comparison("undecided"), "p": 0.061, "p_same": 1.0}
+    result = {"variants": scores_of(A=0.5, B=0.51), "comparisons": [made], "examples": {"sst": 1101}}
+    judged = module("papers_claims").judge(claim_on("better"), {"S": result})
+    assert judged.sentence.endswith("undecided (p = .061, which takes all rows of the study into account)")
+
+
 def test_a_result_without_the_rows_of_a_claim_does_not_decide_it() -> None:
-    made = {"comparisons": [comparison("better")], "changes": {"set": [], "rate": 1}}
+    made = {"date": "2026-11-16", "comparisons": [comparison("better")], "changes": {"set": [], "rate": 1}}
     cut_off = {"comparisons": [], "changes": {"set": [], "rate": 5}}
-    assert module("papers_page").verdict(claim_on("better"), {"S": [made, cut_off]}).verdict == "holds"
+    judged = module("papers_page").verdict(claim_on("better"), {"S": [made, cut_off]})
+    assert judged.verdict == "holds"
+    assert judged.shown == ["A against B (run of 2026-11-16): SST +2.0 [1.0, 3.0] ▲"], "the page shows the other scores"
 
 
 def test_the_folder_of_an_encoder_is_not_in_a_result() -> None:
