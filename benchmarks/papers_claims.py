@@ -35,6 +35,7 @@ import yaml
 from papers_comparisons import in_short, in_words
 from papers_results import LEVEL, SCORE, SPREAD, TASKS, Result, p_over_seeds
 from papers_seeds import deciding_seeds, upper_p
+from papers_studies import study_files
 
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.comparison.statistics import holm
@@ -137,9 +138,7 @@ def read_systems(path: Path = CLAIMS) -> dict[str, System]:
 
 def variants_of_studies() -> dict[str, list[str]]:
     """The variants of every study in recipes/papers/, and those that papers.py adds."""
-    files = sorted((CLAIMS.parent.parent / "recipes" / "papers").glob("*/study-*.yaml"))
-    studies = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
-    return {study["name"]: [*study["variants"], *ADDED.get(study["name"], ())] for study in studies}
+    return {name: [*study["variants"], *ADDED.get(name, ())] for name, (_, study) in study_files().items()}
 
 
 def check_names(claim: Claim, variants: Mapping[str, Sequence[str]], where: str) -> None:

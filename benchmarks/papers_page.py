@@ -13,11 +13,13 @@ from papers_results import (
     Scores,
     decimals,
     has_training,
-    own_score,
+    machine,
+    not_shown,
     published_scores,
     table,
     tasks_of,
 )
+from papers_studies import own_settings
 
 from polytask.reports.svg import (
     BLUE,
@@ -153,28 +155,37 @@ def study_part(
 
 def setting(result: Result) -> str:
     seeds = ", ".join(map(str, result["seeds"]))
-    device = result["environment"]["device"].removeprefix("cuda (").removesuffix(")")
     runs = {name: variant["runs"] for name, variant in result["variants"].items()}
     unfinished = [f"{name} {done} of {planned}" for name, (done, planned) in runs.items() if done < planned]
     rest = f"; finished runs: {', '.join(unfinished)}" if unfinished else ""
     return (
         f"**With {changes_of(result)}**; seeds {seeds}, reference {result['reference']}; {result['date']}, "
-        f"one {device}, torch {result['environment']['torch']}{rest}."
+        f"{machine(result['environment'])}, torch {result['environment']['torch']}{rest}."
     )
 
 
 def changes_of(result: Result) -> str:
     """The settings of a result, as a phrase: those of the recipes, or what was changed."""
-    changes = [change for change in result["changes"]["set"] if change.partition("=")[0] not in HARMLESS]
-    texts = [f"`{change}`{in_recipes(result, change)}" for change in changes]
+    texts = [text for change in result["changes"]["set"] if (text := change_in_words(result, change))]
     if result["changes"]["rate"] != 1:
         texts.append(f"{result['changes']['rate']:g} times the learning rate")
     return ", ".join(texts) or "the settings of the recipes"
 
 
-def in_recipes(result: Result, change: str) -> str:
-    values = [value for value in result["changes"]["recipes"].get(change.partition("=")[0], ()) if value != "None"]
-    return f" (recipes: {', '.join(values)})" if values else ""
+def change_in_words(result: Result, change: str) -> str:
+    """A changed field with its values in the recipes; empty if the change reaches no row, or no training.
+
+    Rows that set the field themselves keep their value.
+    """
+    field, _, value = change.partition("=")
+    rows = own_settings(result["name"]).values()
+    own = {str(row[field]) for row in rows if field in row}
+    every_row = bool(rows) and all(field in row for row in rows)
+    changed = [old for old in result["changes"]["recipes"].get(field, ()) if old not in own]
+    if field in HARMLESS or every_row or set(changed) == {value}:
+        return ""
+    named = ", ".join(old for old in changed if old != "None")
+    return f"`{change}`" + (f" (recipes: {named})" if named else "")
 
 
 def shortfall(result: Result, published: Scores, on_training_rows: bool) -> list[str]:
@@ -235,8 +246,10 @@ def panel(task: str, result: Result, published: Scores, on_training_rows: bool) 
     drawn = Plot(TASKS[task], x=Axis(most_ticks=4, margin=0.08), y=Axis(limits=(len(rows) - 0.5, -0.5), grid=False))
     crosses = [(published[name][task], float(row)) for row, name in enumerate(rows) if task in published.get(name, {})]
     drawn.markers([x for x, _ in crosses], [y for _, y in crosses], INK, "X", 10)
+    hidden = not_shown(result, published)
     for row, (name, variant) in enumerate(rows.items()):
-        if score := own_score(variant, published.get(name, {}), task):
+        score = variant["scores"].get(task)
+        if score and task not in hidden.get(name, ()):
             drawn.line(score[1:], [row, row], BLUE, 1.8)
             drawn.markers([score[0]], [row], BLUE, "o", 6)
         if on_training_rows and (score := variant["training"].get(task)):

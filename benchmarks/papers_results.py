@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import yaml
+from papers_studies import untrained
 from scipy import stats
 
 HERE = Path(__file__).parent
@@ -25,6 +26,9 @@ TASKS = {
 ABSENT = "\N{EN DASH}"
 MARKS = {"better": " ▲", "worse": " ▼", "same": " =", "undecided": ""}
 LEVEL = 0.05
+CPU = "cpu"
+RECORDED = ("polytask", "commit", "python", "torch", "device", "cpu", "cores")
+"""What a result keeps of its environment."""
 SCORE, GAP, SPREAD, FORGOTTEN, PERPLEXITY = "score", "gap", "spread", "forgetting", "perplexity"
 """What a comparison is about: the score; the score on training rows minus that on dev; the deviation over seeds; how
 far a task of a sequence ends below its best score; the logarithm of the perplexity of plain text, which is its loss."""
@@ -35,18 +39,25 @@ BySeed = Mapping[str, Mapping[str, Mapping[str, float]]]
 def read_results() -> list[Result]:
     """The results in benchmarks/papers-*.json, the oldest file first, each with the name of its dated file."""
     return [
-        {**result, "file": dated_file(file)}
+        {**result, "file": dated_file(file, result["environment"]["device"])}
         for file in sorted(HERE.glob("papers-*.json"))
         for result in json.loads(file.read_text(encoding="utf-8"))
     ]
 
 
-def dated_file(results: Path) -> str:
+def dated_file(results: Path, device: str) -> str:
     """The file with commands and tables: 2026-11-16-papers-2-h200.md for papers-2026-11-16b.json."""
     name = results.stem.removeprefix("papers-")
     date, letter = name[:10], name[10:]
     number = f"{' abcdefgh'.index(letter)}-" if letter else ""
-    return f"{date}-papers-{number}h200.md"
+    return f"{date}-papers-{number}{'cpu' if device == CPU else 'h200'}.md"
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """What a study ran on, in words. Results from before 2026-11-20 do not have the number of cores."""
+    if environment["device"] == CPU:
+        return f"{environment['cores']} CPU cores" if environment.get("cores") else "a CPU"
+    return "one " + str(environment["device"]).removeprefix("cuda (").removesuffix(")")
 
 
 def published_scores() -> dict[str, Scores]:
@@ -71,7 +82,7 @@ def packed(study: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": study["name"],
         "date": study["started"][:10],
-        "environment": {key: environment.get(key) for key in ("polytask", "commit", "python", "torch", "device")},
+        "environment": {key: environment.get(key) for key in RECORDED},
         "changes": without_folders(study.get("changes", {"set": [], "rate": 1, "recipes": {}})),
         "seeds": study["seeds"],
         "reference": study["reference"],
@@ -223,7 +234,7 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
         (c["variant"], c["task"], c["rows"]): c["claim"] for c in result["comparisons"] if c["reference"] == reference
     }
     with_training = on_training_rows and has_training(result)
-    tasks = tasks_of(result)
+    tasks, hidden = tasks_of(result), not_shown(result, published)
     columns = {task: columns_of(task, published, on_training_rows, with_training) for task in tasks}
     lines = ["| row | " + " | ".join(f"{TASKS[task]}{kind}" for task in tasks for kind in columns[task]) + " |"]
     lines += ["|---" * (sum(map(len, columns.values())) + 1) + "|"]
@@ -235,7 +246,8 @@ def table(result: Result, published: Scores, on_training_rows: bool = False) -> 
                 cells.append(decimals(there[task]) if task in there else ABSENT)
             if with_training:
                 cells.append(scored(variant["training"].get(task), claims.get((name, task, "train"))))
-            cells.append(scored(own_score(variant, there, task), claims.get((name, task, "dev"))))
+            claim = claims.get((name, task, "dev")) if task not in hidden.get(reference, ()) else None
+            cells.append(ABSENT if task in hidden.get(name, ()) else scored(variant["scores"].get(task), claim))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -257,10 +269,9 @@ def has_training(result: Result) -> bool:
     return any(variant["training"] for variant in result["variants"].values())
 
 
-def own_score(variant: Mapping[str, Any], published: Mapping[str, float], task: str) -> Sequence[float] | None:
-    """The dev score; None for the untrained heads of a model of one task, which have no published score either."""
-    score: Sequence[float] | None = variant["scores"].get(task)
-    return score if not published or task in published else None
+def not_shown(result: Result, published: Scores) -> dict[str, set[str]]:
+    """By variant: the tasks that were not trained, whose scores are those of untrained heads, if none is published."""
+    return {name: tasks - published.get(name, {}).keys() for name, tasks in untrained(result["name"]).items()}
 
 
 def decimals(value: float) -> str:

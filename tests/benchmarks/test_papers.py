@@ -576,6 +576,69 @@ def test_comparisons_on_training_rows(differences: list[float], claim: str) -> N
     assert compared["claim"] == claim
 
 
+def test_untrained_heads_are_not_shown_unless_their_scores_are_published() -> None:
+    results = module("papers_results")
+    assert module("papers_studies").untrained("conditional-norm-fewer-tasks") == {
+        "SST only, without CLN": {"quora", "sts"},
+        "SST only, with CLN": {"quora", "sts"},
+        "SST and Quora, with CLN": {"sts"},
+        **{f"three tasks, {norms}": set() for norms in ("without CLN", "with CLN", "one CLN for all")},
+    }
+    assert module("papers_studies").untrained("pal-gem-table-1")["STS alone"] == {"sst", "quora"}, "by its recipe"
+    result = {
+        "name": "pal-gem-equal-updates",
+        "reference": "STS alone",
+        "examples": {"sst": 1101, "sts": 863},
+        "variants": {name: {**one, "training": {}} for name, one in scores_of(**{"STS alone": 0.3, "A": 0.4}).items()},
+        "comparisons": [comparison("better", "A", "STS alone", task) for task in ("sst", "sts")],
+    }
+    rows = results.table(result, {}).replace("\u00a0", " ").splitlines()[2:]
+    assert rows == ["| STS alone | – | .300 [.290, .310] |", "| A | .400 [.390, .410] | .400 [.390, .410] ▲ |"]  # noqa: RUF001
+    published = {"STS alone": {"sst": 0.2}}
+    assert ".200 | .300 [.290, .310]" in results.table(result, published).replace("\u00a0", " ")
+    svg = module("papers_page").plot(result["name"], result, {}, False)
+    assert svg.count("<circle") < module("papers_page").plot(result["name"], result, published, False).count("<circle")
+
+
+@pytest.mark.parametrize(
+    ("study", "change", "recipes", "shown"),
+    [
+        ("pal-gem-table-1", "train.epochs=5", ["10"], "`train.epochs=5` (recipes: 10)"),
+        ("pal-gem-table-1", "train.epochs=10", ["10"], ""),
+        ("pal-gem-table-1", "train.steps_per_epoch=5", ["None"], "`train.steps_per_epoch=5`"),
+        ("pal-gem-table-1", "train.evaluate_train=1000", ["0"], ""),
+        ("pal-gem-equal-updates", "train.steps_per_epoch=600", ["600", "139", "346", "115"], ""),
+        (
+            "pal-gem-equal-updates",
+            "train.steps_per_epoch=60",
+            ["600", "139"],
+            "`train.steps_per_epoch=60` (recipes: 600)",
+        ),
+        ("pal-samplers-equal-updates", "train.epochs=5", ["6", "2"], ""),
+    ],
+)
+def test_a_change_is_shown_if_it_reaches_a_row(study: str, change: str, recipes: list[str], shown: str) -> None:
+    """Rows that set a field themselves keep their value."""
+    result = {"name": study, "changes": {"set": [change], "recipes": {change.partition("=")[0]: recipes}}}
+    assert module("papers_page").change_in_words(result, change) == shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "file"),
+    [
+        ({"device": "cuda (NVIDIA H200)", "cores": 16}, "one NVIDIA H200", "2026-11-16-papers-2-h200.md"),
+        ({"device": "cpu", "cores": 2}, "2 CPU cores", "2026-11-16-papers-2-cpu.md"),
+        ({"device": "cpu"}, "a CPU", "2026-11-16-papers-2-cpu.md"),
+    ],
+)
+def test_the_machine_of_a_result(environment: dict[str, Any], words: str, file: str) -> None:
+    results = module("papers_results")
+    packed = results.packed({**study_json(), "environment": {"torch": "2.11.0", **environment}})
+    assert results.machine(packed["environment"]) == words
+    assert f"; 2026-11-16, {words}, torch 2.11.0." in module("papers_page").setting(packed)
+    assert results.dated_file(Path("papers-2026-11-16b.json"), environment["device"]) == file
+
+
 def test_the_page_of_a_made_up_result() -> None:
     files = module("papers_page").files([module("papers_results").packed(study_json())])
     page = files["papers.md"]
