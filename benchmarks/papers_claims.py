@@ -102,6 +102,8 @@ class System:
     claims: Mapping[str, Claim]
     on_training_rows: Sequence[str] = ()
     """The studies whose published scores are those on training rows."""
+    untested: str = ""
+    """What its claims are about and no study of ours tests."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from papers_claims import VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
+from papers_claims import NOT_BY_SEEDS, NOT_KNOWN, VERDICTS, Claim, Judged, System, comparison_of, judge, read_systems
 from papers_results import (
     ABSENT,
     TASKS,
@@ -36,6 +36,7 @@ from polytask.reports.svg import (
 )
 
 PANEL, ROW = 175.0, 19.0  # points
+FEW_SEEDS = 10
 HARMLESS = ("train.evaluate_train",)
 """Settings that change no training, so they are not listed as changes."""
 
@@ -73,6 +74,7 @@ def page(
     parts = [introduction, at_a_glance(systems, verdicts), explained, summary(systems, by_study, verdicts)]
     for name, system in systems.items():
         parts += [f"## {name}", system.about, system.differs]
+        parts += [f"Not tested: {system.untested.rstrip('.')}."] if system.untested else []
         for study, heading in system.studies.items():
             if by_study[study]:
                 scores, on_training_rows = published.get(study, {}), study in system.on_training_rows
@@ -99,20 +101,42 @@ def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Resul
 
 
 def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:
-    """All claims in one table: first those that are decided, then the open ones with the seeds that they need."""
-    counts = Counter(judged.verdict for own in verdicts.values() for judged in own.values())
+    """All claims in one table: first those that are decided, then the open ones, the fewest seeds first."""
+    every = [judged for own in verdicts.values() for judged in own.values()]
+    counts = Counter(judged.verdict for judged in every)
     named = {"holds": "hold", "does not hold": "do not hold", "not run yet": "are not run yet"}
     shown = [f"**{counts[one]}** {named.get(one, one)}" for one in VERDICTS if counts[one]]
-    lines = [f"Of {sum(counts.values())} claims, {', '.join(shown)}.", ""]
+    lines = [f"Of {len(every)} claims, {', '.join(shown)}.", *why_open(every), ""]
     lines += ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
-    for one in VERDICTS:
-        for name, system in systems.items():
-            for number, claim in system.claims.items():
-                judged = verdicts[name][number]
-                if judged.verdict == one:
-                    link = f"[{number}](#claims-of-{name})"
-                    lines.append(f"| {link} | {claim.text} | **{one.capitalize()}** | {seeds_cells(judged)} |")
+    rows = [(name, number, verdicts[name][number]) for name, system in systems.items() for number in system.claims]
+    for name, number, judged in sorted(rows, key=lambda row: (VERDICTS.index(row[2].verdict), effort(row[2]))):
+        text = systems[name].claims[number].text
+        link = f"[{number}](#claims-of-{name})"
+        lines.append(f"| {link} | {text} | **{judged.verdict.capitalize()}** | {seeds_cells(judged)} |")
     return "\n".join(lines)
+
+
+def effort(judged: Judged) -> float:
+    """The seeds that would decide an open claim, for sorting; those that no number of seeds decides come last."""
+    if isinstance(judged.needed, int):
+        return judged.needed
+    return 1e3 + (NOT_BY_SEEDS, NOT_KNOWN, "").index(judged.needed)
+
+
+def why_open(every: Sequence[Judged]) -> list[str]:
+    """What open claims need, as a list with their numbers."""
+    open_ones = [judged for judged in every if judged.verdict == "cannot be told"]
+    numbers = [judged.needed for judged in open_ones if isinstance(judged.needed, int)]
+    others = Counter(judged.needed for judged in open_ones if not isinstance(judged.needed, int))
+    reasons = [
+        (sum(number <= FEW_SEEDS for number in numbers), f"need at most {FEW_SEEDS} seeds to be decided"),
+        (sum(number > FEW_SEEDS for number in numbers), "need more seeds than that"),
+        (others[NOT_BY_SEEDS], "rest on a difference that is too small for these dev sets, whatever the seeds"),
+        (others[NOT_KNOWN], "need a number of seeds that is not known"),
+        (others[""], "are not about scores that runs like these have, or their study was not run"),
+    ]
+    listed = [f"- {count} {reason}" for count, reason in reasons if count]
+    return ["Of those that cannot be told:", "", *listed] if listed else []
 
 
 def seeds_cells(judged: Judged) -> str:

@@ -648,6 +648,7 @@ def test_the_page_of_a_made_up_result() -> None:
     assert "| with CLN | .979 | .620 [.569, .671] ▲ | .430 [.420, .440] ▲ |" in page.replace("\u00a0", " ")
     assert "Furthest below the published scores: SST of without CLN, .520 instead of .964." in page
     assert "SST +2.0 [1.0, 3.0] ▲" in page
+    assert "\n\nNot tested: scores on a part of the training data" in page
     at_a_glance = page[page.index("## Which claims hold") : page.index("## How to read it")]
     assert re.search(
         r"Of 61 claims, \*\*\d+\*\* hold, \*\*\d+\*\* do not hold, \*\*\d+\*\* cannot be told, ", at_a_glance
@@ -661,6 +662,28 @@ def test_the_page_of_a_made_up_result() -> None:
         for own in ((), (3, "not by seeds"), (3, 8))
     ]
     assert cells == ["\N{EN DASH} | \N{EN DASH}", "3 | not by seeds", "3 | 8"]
+
+
+def test_open_claims_are_counted_and_sorted_by_the_seeds_that_they_need() -> None:
+    claims, page = module("papers_claims"), module("papers_page")
+    needed = {"X1": "", "X2": "not known", "X3": 12, "X4": "not by seeds", "X5": 4, "X6": 10}
+    judged = {
+        number: claims.Judged("cannot be told", "", (), None if seeds == "" else 3, seeds)
+        for number, seeds in needed.items()
+    }
+    judged["X7"] = claims.Judged("holds", "")
+    system = claims.System("", "", {}, {number: claims.Claim("") for number in judged})
+    lines = page.at_a_glance({"system": system}, {"system": judged}).splitlines()
+    assert lines[:4] == [
+        "Of 7 claims, **1** hold, **6** cannot be told.",
+        "Of those that cannot be told:",
+        "",
+        "- 2 need at most 10 seeds to be decided",
+    ]
+    assert [line.split()[1] for line in lines[4:8]] == ["1"] * 4
+    numbers = [line.removeprefix("| [")[:2] for line in lines if line.startswith("| [")]
+    assert numbers == ["X7", "X5", "X6", "X3", "X4", "X2", "X1"]
+    assert page.why_open([judged["X7"]]) == []
 
 
 def test_the_page_is_up_to_date() -> None:
