@@ -36,7 +36,10 @@ from polytask.reports.svg import (
 )
 
 PANEL, ROW = 175.0, 19.0  # points
+NO_BREAK = "\N{NO-BREAK SPACE}"
+DECIDED = VERDICTS[:2]
 FEW_SEEDS = 10
+OPEN = '"Seeds" is how many the undecided comparisons of a claim have, and "seeds needed" how many would decide it.'
 HARMLESS = ("train.evaluate_train",)
 """Settings that change no training, so they are not listed as changes."""
 
@@ -71,7 +74,7 @@ def page(
     introduction, explained = (
         INTRODUCTION.read_text(encoding="utf-8").format(run=run, all=len(by_study)).split("CLAIMS\n")
     )
-    parts = [introduction, at_a_glance(systems, verdicts), explained, summary(systems, by_study, verdicts)]
+    parts = [introduction, *at_a_glance(systems, by_study, verdicts), explained]
     for name, system in systems.items():
         parts += [f"## {name}", system.about, system.differs]
         parts += [f"Not tested: {system.untested.rstrip('.')}."] if system.untested else []
@@ -100,20 +103,32 @@ def last_with_rows(claim: Claim, study: str, results: Sequence[Result]) -> Resul
     return found if found is results[-1] else {**found, "earlier": True}
 
 
-def at_a_glance(systems: Mapping[str, System], verdicts: Mapping[str, Mapping[str, Judged]]) -> str:
-    """All claims in one table: first those that are decided, then the open ones, the fewest seeds first."""
+def at_a_glance(
+    systems: Mapping[str, System],
+    by_study: Mapping[str, Sequence[Result]],
+    verdicts: Mapping[str, Mapping[str, Judged]],
+) -> list[str]:
+    """The numbers of verdicts, and all claims: those that are decided, and the open ones, the fewest seeds first."""
     every = [judged for own in verdicts.values() for judged in own.values()]
     counts = Counter(judged.verdict for judged in every)
     named = {"holds": "hold", "does not hold": "do not hold", "not run yet": "are not run yet"}
     shown = [f"**{counts[one]}** {named.get(one, one)}" for one in VERDICTS if counts[one]]
-    lines = [f"Of {len(every)} claims, {', '.join(shown)}.", *why_open(every), ""]
-    lines += ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
+    parts = [f"Of {len(every)} claims, {', '.join(shown)}.", summary(systems, by_study, verdicts)]
     rows = [(name, number, verdicts[name][number]) for name, system in systems.items() for number in system.claims]
-    for name, number, judged in sorted(rows, key=lambda row: (VERDICTS.index(row[2].verdict), effort(row[2]))):
-        text = systems[name].claims[number].text
-        link = f"[{number}](#claims-of-{name})"
-        lines.append(f"| {link} | {text} | **{judged.verdict.capitalize()}** | {seeds_cells(judged)} |")
-    return "\n".join(lines)
+    rows.sort(key=lambda row: (VERDICTS.index(row[2].verdict), effort(row[2])))
+    decided = ["| | claim | verdict | because |", "|---" * 4 + "|"]
+    open_ones = ["| | claim | verdict | seeds | seeds needed |", "|---" * 5 + "|"]
+    for name, number, judged in rows:
+        verdict_cell = judged.verdict.capitalize().replace(" ", NO_BREAK)
+        start = f"| [{number}](#claims-of-{name}) | {systems[name].claims[number].text} | **{verdict_cell}** |"
+        if judged.verdict in DECIDED:
+            decided.append(f"{start} {judged.sentence or judged.reason.rstrip('.')}. |")
+        else:
+            open_ones.append(f"{start} {seeds_cells(judged)} |")
+    parts += ["\n".join(decided)] if len(decided) > 2 else []
+    if len(open_ones) > 2:
+        parts += [*why_open(every), OPEN, "\n".join(open_ones)]
+    return parts
 
 
 def effort(judged: Judged) -> float:
@@ -136,7 +151,7 @@ def why_open(every: Sequence[Judged]) -> list[str]:
         (others[""], "are not about scores that runs like these have, or their study was not run"),
     ]
     listed = [f"- {count} {reason}" for count, reason in reasons if count]
-    return ["Of those that cannot be told:", "", *listed] if listed else []
+    return ["Of the claims that cannot be told, by the differences seen so far:", "\n".join(listed)] if listed else []
 
 
 def seeds_cells(judged: Judged) -> str:
