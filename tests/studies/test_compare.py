@@ -1,5 +1,6 @@
 """Studies end to end with real runs: what is written, what never runs twice, and what is refused."""
 
+import fcntl
 import json
 import shutil
 from pathlib import Path
@@ -115,6 +116,29 @@ def test_finished_runs_are_grouped_by_recipe(small_study: Done, tmp_path: Path) 
     numbers = [(c["difference"], c["p_holm"]) for c in content["comparisons"]]
     assert numbers == [(c["difference"], c["p_holm"]) for c in small_study.content["comparisons"]]
     assert (tmp_path / "comparison" / first["cells"][0]["run"] / "report.html").is_file()
+
+
+def test_recipes_stay_apart_if_a_run_is_called_like_the_folder_of_another(
+    small_study: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (runs_of(small_study, variant)[0] for variant in ("cosine", "bi"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(first, "old/run")
+    shutil.copytree(second, "run")
+    content = compare_runs(["old/run", "run"], "comparison")
+    assert len(content["variants"]) == 2
+
+
+def test_a_study_runs_in_one_process_at_a_time(small_study: Done) -> None:
+    """Two would train the same cells in the same folders."""
+    running = StudyRunning(read_study(small_study.path), small_study.folder)
+    with (small_study.folder / ".lock").open("r+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        other.write("process 1 on another")
+        other.flush()
+        with pytest.raises(UserError, match=r"process 1 on another is running this study; .* pass --study DIR"):
+            next(running.reports())
+        assert running.finish()["comparisons"]  # which is allowed: --page-only
 
 
 def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from polytask.disk.atomic import write_atomically
 from polytask.disk.hashing import sha256
 from polytask.disk.json_files import read_json
+from polytask.disk.lock import FolderLock
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MARGIN
 from polytask.evaluation.metrics import check_metric
@@ -50,6 +51,7 @@ from polytask.studies.throughput import Clock, throughput
 from polytask.types import UserError
 
 CALIBRATION_STEPS = 4
+BUSY = "is running this study; wait for it, stop it, or pass --study DIR for another folder"
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,13 @@ class StudyRunning:
         return [cell for cell in self.plan.cells if not cell.done]
 
     def reports(self) -> Generator[CellReport]:
-        """Runs every cell that has not finished."""
+        """Runs every cell that has not finished; raises a UserError if another process is running the study."""
         self._write_plan()
-        clock = Clock(self.folder, self.workers)
-        with closing(run_cells(self.plan.cells, self.folder, self.engine)) as reports:
+        with (
+            FolderLock(self.folder, BUSY),
+            closing(run_cells(self.plan.cells, self.folder, self.engine)) as reports,
+        ):
+            clock = Clock(self.folder, self.workers)
             for report in reports:
                 if report.error is not None:
                     self.errors[report.cell.key] = report.error
@@ -321,5 +326,5 @@ def _with_hashed_plugins(recipe: Recipe) -> Recipe:
 
 
 def _free_name(folder: Path, taken: Mapping[str, Any]) -> str:
-    name = folder.resolve().name
-    return name if name not in taken else str(folder)
+    names = (folder.resolve().name, str(folder), str(folder.resolve()))
+    return next(name for name in names if name not in taken)
