@@ -48,7 +48,7 @@ def test_a_tuning_from_the_command_line(
         (["--budget", "1h", "--vary", "dropout=0.2..0.1"], "the range is empty"),
         (["--budget", "1h", "--workers", "0"], "--workers: must be at least 1, found 0"),
         (["--budget", "1h", "--hold-back", "2"], "--hold-back: must be a share of the dev rows"),
-        (["--budget", "1h", "--hold-back", "test"], "have no test file; pass a share of the dev rows"),
+        (["--budget", "1h", "--hold-back", "test"], "have no test file: opinion, question, similarity; pass"),
     ],
 )
 def test_errors(cli: Any, tmp_path: Path, tiny_settings: list[str], arguments: list[str], message: str) -> None:

@@ -93,6 +93,25 @@ def test_only_trained_tasks_and_the_selected_one_are_tuned(tmp_path: Path, tiny_
         assert plan.score(summary) == pytest.approx(values.get(view, mean))
 
 
+def test_a_folder_in_which_no_run_has_started_is_used_for_another_recipe(
+    tmp_path: Path, tiny_settings: list[str]
+) -> None:
+    """Errors advise another recipe or another --hold-back: the same folder must take it."""
+    folder, content = tmp_path / "out", dict[str, Any]()
+    long, short = (read_recipe(QUICKSTART, [*tiny_settings, f"train.epochs={epochs}"]) for epochs in (2, 1))
+    with pytest.raises(UserError, match="have no test file"):
+        make_plan(content, long, (), "test", folder)
+    make_plan(content, long, (), 0.0, folder)
+    (folder / "trials.sqlite3").write_text("times of steps")
+    make_plan(content, long, (), 0.0, folder)
+    assert (folder / "trials.sqlite3").exists()
+    make_plan(content, short, (), 0.0, folder)
+    assert not (folder / "trials.sqlite3").exists()
+    (folder / "cells").mkdir()
+    with pytest.raises(UserError, match="belongs to a tuning with another recipe"):
+        make_plan(content, long, (), 0.0, folder)
+
+
 def test_a_recipe_whose_trained_tasks_are_plain_text(tmp_path: Path, tiny_settings: list[str]) -> None:
     text = {"kind": "text", "text": "text", "train": "sample:opinions-train", "dev": "sample:opinions-dev"}
     content = with_value(recipe_to_mapping(read_recipe(QUICKSTART, tiny_settings)), ["tasks", "words"], text)
@@ -131,7 +150,7 @@ def test_rows_of_other_kinds_are_divided(name: str, tmp_path: Path, tiny_setting
 
 def test_the_test_files_can_be_the_judge() -> None:
     recipe = read_recipe(QUICKSTART)
-    with pytest.raises(UserError, match="--hold-back test: the tasks opinion, question, similarity have no test file"):
+    with pytest.raises(UserError, match="these tasks have no test file: opinion, question, similarity"):
         divide_rows(recipe, "test", Path("nowhere"))
     tasks = {name: replace(task, test=f"sample:{name}") for name, task in recipe.tasks.items()}
     search, final = divide_rows(replace(recipe, tasks=tasks), "test", Path("nowhere"))

@@ -20,6 +20,7 @@ from polytask.studies.cells import Cell, cell_key, dev_tokens
 from polytask.studies.results import values_json
 from polytask.tuning.fields import Field, values_of
 from polytask.tuning.rows import HoldBack, divide_rows
+from polytask.tuning.trials import DATABASE
 from polytask.types import UserError
 
 RUNGS = (1, 3, 9)
@@ -154,19 +155,22 @@ def _identity(recipe: Recipe, fields: tuple[Field, ...], hold_back: HoldBack) ->
 
 
 def _check_folder(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Writes what the folder is for, or refuses a folder of something else."""
+    """Writes what the folder is for, or refuses a folder of something else.
+
+    A tuning of which no run has started, because its budget was too small for example, is replaced.
+    """
     check_target(folder, folder=True)
-    path = folder / PLAN
-    if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise UserError(f"{folder}: the folder holds other files; pass --folder DIR to choose another one")
-        write_atomically(path, json.dumps(identity, indent=1, ensure_ascii=False))
-        return
-    other = read_json(path)
+    path, wanted = folder / PLAN, json.loads(json.dumps(identity))
+    if not path.exists() and folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: the folder holds other files; pass --folder DIR to choose another one")
+    other = read_json(path) if path.exists() else {}
     names = {"recipe": "recipe", "fields": "--vary", "hold_back": "--hold-back"}
-    changed = [names[name] for name, value in json.loads(json.dumps(identity)).items() if other.get(name) != value]
-    if changed:
+    changed = [names[name] for name, value in wanted.items() if other.get(name) != value]
+    if changed and any((folder / name).exists() for name in ("cells", "best.yaml")):
         raise UserError(
             f"{folder}: the folder belongs to a tuning with another {' and another '.join(changed)}; pass --folder DIR "
             "to choose another one, or delete this one"
         )
+    if changed:
+        (folder / DATABASE).unlink(missing_ok=True)  # it has the times of the other recipe's steps
+        write_atomically(path, json.dumps(wanted, indent=1, ensure_ascii=False))

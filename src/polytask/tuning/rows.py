@@ -43,7 +43,7 @@ def divide_rows(recipe: Recipe, hold_back: HoldBack, folder: Path) -> tuple[dict
         missing = [task.name for task in tasks if task.test is None]
         if missing:
             raise UserError(
-                f"--hold-back test: the tasks {', '.join(missing)} have no test file; pass a share of the dev rows, "
+                f"--hold-back test: these tasks have no test file: {', '.join(missing)}; pass a share of the dev rows, "
                 "such as --hold-back 0.5"
             )
         return search, {f"tasks.{task.name}.test": task.test for task in tasks}

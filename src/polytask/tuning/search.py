@@ -27,6 +27,7 @@ from polytask.tuning.result import Tuned, write_result
 from polytask.tuning.trials import Trial, Trials
 from polytask.types import UserError
 
+BUSY = "is running this tuning; wait for it, stop it, or pass --folder DIR for another folder"
 SHARES = {1: "1/9 of the steps", 3: "1/3 of the steps", 9: "all steps"}
 
 
@@ -78,7 +79,7 @@ class Tuning:
     def reports(self) -> Generator[TuneReport]:
         """Runs the search and the final, as long as the budget lasts."""
         with (
-            FolderLock(self.folder),
+            FolderLock(self.folder, BUSY),
             keeping_values(),  # most trials have the same encoder and data
             closing(run_cells(self._schedule(), self.folder, self.engine)) as reports,
         ):
