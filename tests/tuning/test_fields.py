@@ -23,6 +23,7 @@ from .conftest import QUICKSTART
         ("optimizer.lr=1e-3,3.0e-4", Choices("optimizer.lr", (1e-3, 3e-4))),
         ("train.ema=null,0.99", Choices("train.ema", (None, 0.99))),
         ("adapter=none,{name: pal, size: 96}", Choices("adapter", ("none", {"name": "pal", "size": 96}))),
+        ("optimizer=adamw,{name: lion, lr: 1e-4}", Choices("optimizer", ("adamw", {"name": "lion", "lr": 1e-4}))),
         ("tasks.a.train=../a.csv,../b.csv", Choices("tasks.a.train", ("../a.csv", "../b.csv"))),
     ],
 )
@@ -62,6 +63,8 @@ def test_wrong_forms_are_refused(text: str, message: str) -> None:
         ("tasks.opinion.dev=a.csv,b.csv", "cannot be varied"),
         ("tasks.opinion.metric=accuracy,f1", "cannot be varied"),
         ("tasks.opinion.trained=true,false", "cannot be varied"),
+        ("tasks.opinion.separator=a,b", "cannot be varied"),
+        ("tasks.opinion={kind: classes},{kind: yes_no}", "cannot be varied"),
     ],
 )
 def test_fields_and_values_that_do_not_exist(text: str, message: str, tiny_settings: list[str]) -> None:
@@ -92,6 +95,24 @@ def test_defaults_are_fields_of_the_recipe_around_its_values(tiny_settings: list
     }
     assert all(field.contains(own[field.field]) for field in fields)
     check_fields(fields, portable_content(QUICKSTART, [*tiny_settings, "adapter={name: pal, size: 24, heads: 4}"]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tasks.question.head", "cosine"),
+        ("tasks.similarity.head", {"name": "cosine", "map": "direct"}),
+        ("tasks.similarity.head.map", "direct"),
+        ("tasks.question.head.map", "linear"),  # the default, which the recipe leaves out
+        ("optimizer", {"name": "fused_adamw", "lr": 1e-4}),
+        ("policy", "sum"),
+        ("regularizers", [{"name": "r_drop", "weight": 2.0}]),
+        ("train.ema", None),
+    ],
+)
+def test_the_own_value_of_a_field_is_the_whole_one(field: str, value: Any) -> None:
+    recipe = read_recipe(QUICKSTART, ["regularizers=[{name: r_drop, weight: 2.0}]"])
+    assert values_of(recipe, [Choices(field, ())]) == {field: value}
 
 
 def test_one_task_has_no_sampler_and_no_head_rate_to_vary(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from polytask.build import option
 from polytask.disk.kept import keeping_values
 from polytask.methods import find_method, options_of
 from polytask.recipe.reading import recipe_from, with_value
-from polytask.recipe.records import Recipe, flat_fields, recipe_to_mapping
+from polytask.recipe.records import Recipe, recipe_to_mapping
 from polytask.recipe.yaml_files import load_yaml
 from polytask.runs.prepare import trained_tasks
 from polytask.runs.run import rehearse
@@ -20,7 +20,10 @@ from polytask.types import UserError
 
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 RANGE = re.compile(rf"{NUMBER}\.\.{NUMBER}(:\w+)?\s*")
-MEASURED = frozenset({"kind", "text", "label", "dev", "test", "trained", "classes", "range", "metric", "metrics"})
+MEASURED = frozenset(
+    {"kind", "text", "label", "dev", "test", "trained", "classes", "range", "metric", "metrics", "options"}
+    | {"separator", "blank_labels", "share_rows", "scheme", "tags"}
+)
 """The fields of a task that decide what is scored, and how: scores of other values could not be compared."""
 SCHEDULED = frozenset({"in_order", "sequential", "weights"})
 """Samplers that are a choice of the experiment, not a detail to tune."""
@@ -103,14 +106,18 @@ def read_field(text: str) -> Field:
         raise UserError(f"{where}: must be FIELD=A,B or FIELD=LOW..HIGH, as in optimizer.lr=1e-5..1e-3:log")
     if match := RANGE.fullmatch(values):
         return _read_range(field, match, where)
-    content = [_as_number(value) for value in load_yaml(f"[{values}]", where)]
+    content = _with_numbers(load_yaml(f"[{values}]", where))
     if len(set(map(repr, content))) < max(2, len(content)):
         raise UserError(f"{where}: must have two or more different values, or a range LOW..HIGH; found {values!r}")
     return Choices(field, tuple(content))
 
 
-def _as_number(value: Any) -> Any:
-    """Returns 1e-3 as a number: YAML reads it as text, because it wants 1.0e-3."""
+def _with_numbers(value: Any) -> Any:
+    """Returns the value with 1e-3 as a number, also inside of methods: YAML reads it as text, as it wants 1.0e-3."""
+    if isinstance(value, Mapping):
+        return {key: _with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(inner) for inner in value]
     return float(value) if isinstance(value, str) and re.fullmatch(NUMBER, value) else value
 
 
@@ -135,7 +142,8 @@ def check_fields(fields: Iterable[Field], content: Mapping[str, Any]) -> None:
             if field.field in seen:
                 raise UserError(f"{where}: the field is named twice")
             seen.add(field.field)
-            if keys[0] in ("seed", "name", "data", "add") or keys == ["tasks"] or MEASURED & set(keys[2:3]):
+            whole_task = keys[0] == "tasks" and len(keys) < 3
+            if keys[0] in ("seed", "name", "data", "add") or whole_task or MEASURED & set(keys[2:3]):
                 raise UserError(f"{where}: cannot be varied: scores of different values could not be compared")
             for value in field.examples():
                 try:
@@ -191,13 +199,17 @@ def _adapter_sizes(adapter: MethodChoice) -> list[Field]:
 
 def values_of(recipe: Recipe, fields: Iterable[Field]) -> dict[str, Any]:
     """Returns the recipe's own value of each field; the default of a method's option that the recipe leaves out."""
-    flat, content = flat_fields(recipe), recipe_to_mapping(recipe)
-    values: dict[str, Any] = {}
-    for field in fields:
-        table, _, name = field.field.partition(".")
-        own = getattr(recipe, table, None)
-        if isinstance(own, MethodChoice):
-            values[field.field] = option(table, own, name, f"recipe: {table}") if name else _method(own)
-        else:
-            values[field.field] = flat.get(field.field, content.get(field.field))
-    return values
+    return {field.field: _value_of(recipe, field.field.split(".")) for field in fields}
+
+
+def _value_of(recipe: Recipe, keys: Sequence[str]) -> Any:
+    owner: Any = recipe
+    for key in keys[:-1]:
+        owner = owner.get(key) if isinstance(owner, Mapping) else getattr(owner, key, None)
+    name = keys[-1]
+    if isinstance(owner, MethodChoice):
+        return option(keys[-2], owner, name, f"recipe: {'.'.join(keys[:-1])}")
+    value: Any = recipe_to_mapping(recipe)
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value["name"] if isinstance(value, Mapping) and set(value) == {"name"} else value
