@@ -370,8 +370,8 @@ def check_metric(metric: str | None, kind: LabelKind, where: str) -> str:
     names = [entry.name for entry in metrics_for(kind)]
     if metric is not None and metric not in names:
         others = [entry.name for entry in all_metrics_for(kind)]
-        why = "needs probabilities, which studies do not compare" if metric in others else f"is not for kind {kind}"
-        raise UserError(f"{where}: {metric!r} {why}; use one of: {', '.join(names)}")
+        why = "needs probabilities" if metric in others else f"is not a built-in metric of kind {kind}"
+        raise UserError(f"{where}: runs cannot be compared by {metric!r}, which {why}; use one of: {', '.join(names)}")
     return metric or names[0]
 
 

@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused() -> None:
         judge([task, task], "a")
     with pytest.raises(ValueError, match="at least one task"):
         judge([], "a")
-    with pytest.raises(UserError, match="is not for kind yes_no"):
+    with pytest.raises(UserError, match="is not a built-in metric of kind yes_no"):
         yes_no({"a": SIX}, metric="pearson")
     with pytest.raises(ValueError, match="predictions must be"):
         yes_no({"a": [GOLD[:9]]})
