@@ -25,7 +25,7 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     said = cli("compare", write_study(tmp_path, tiny_settings), "--dry-run", "--workers", 2)
     assert said.code == 0, said.err
-    assert "2 variants x 1 seeds: 2 runs" in said.out
+    assert "2 variants x 1 seed: 2 runs" in said.out
     assert "cross, seed 0: 20 steps, about" in said.out
     assert (
         "Noise: assumed, because no two variants have two finished runs each: scores have a standard deviation"

@@ -76,6 +76,11 @@ def test_the_estimate_names_a_variant_whose_first_steps_fail(tmp_path: Path, tin
     assert "run/" not in str(error.value)
 
 
+def test_the_cost_of_a_run_of_one_step(tmp_path: Path, tiny_settings: list[str]) -> None:
+    path = study_file(tmp_path, [*tiny_settings, "train.steps_per_epoch=1"], seeds=[0])
+    assert all(cost.seconds > 0 for cost in StudyRunning(read_study(path), tmp_path / "new").costs())
+
+
 def test_costs_of_a_new_study_come_from_a_few_steps(tmp_path: Path, tiny_settings: list[str]) -> None:
     running = StudyRunning(read_study(study_file(tmp_path, tiny_settings)), tmp_path / "new")
     costs = running.costs()
@@ -141,6 +146,14 @@ def test_a_study_runs_in_one_process_at_a_time(small_study: Done) -> None:
         assert running.finish()["comparisons"]  # which is allowed: --page-only
 
 
+@pytest.mark.parametrize("names", [["report.html", "summary.json"], ["study.json", "study-plan.json"]])
+def test_the_page_of_a_run_or_of_a_study_is_not_replaced(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match="the folder holds other files; pass --study DIR"):
+        compare_runs([tmp_path / "first", tmp_path / "second"], tmp_path)
+
+
 def test_runs_that_cannot_be_compared(small_study: Done, tiny_run: Finished, tmp_path: Path) -> None:
     (run, *_) = runs_of(small_study, "cosine")
     with pytest.raises(UserError, match="give two or more different runs"):
@@ -185,7 +198,7 @@ def test_a_task_that_only_some_runs_have_is_left_out_of_the_comparison(
     )
     more = train(QUICKSTART, tmp_path / "more", [*tiny_settings, helper])
     for folders in ([tiny_run.folder, more.folder], [more.folder, tiny_run.folder]):
-        content = compare_runs(folders, tmp_path / folders[0].name)
+        content = compare_runs(folders, tmp_path / f"from-{folders[0].name}")
         views = {"opinion", "question", "similarity", "mean"}
         assert set(content["tasks"]) == views - {"mean"}
         assert {comparison["task"] for comparison in content["comparisons"]} == views
@@ -232,6 +245,6 @@ def test_a_metric_that_studies_cannot_compare_is_refused_before_anything_runs(
     tmp_path: Path, tiny_settings: Any
 ) -> None:
     path = study_file(tmp_path, [*tiny_settings, "tasks.opinion.metric=auc"])
-    with pytest.raises(UserError, match=r"tasks.opinion.metric: 'auc' needs probabilities"):
+    with pytest.raises(UserError, match=r"tasks.opinion.metric: runs cannot be compared by 'auc'"):
         StudyRunning(read_study(path), tmp_path / "study")
     assert not (tmp_path / "study").exists()

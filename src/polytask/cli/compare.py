@@ -115,9 +115,8 @@ def show_page(running: "polytask.StudyRunning", console: Console) -> None:
 
 def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     cells = running.plan.cells
-    console.print(
-        f"{len(running.study.recipes)} variants x {len(running.study.seeds)} seeds: {len(cells)} runs", highlight=False
-    )
+    variants, seeds = counted(len(running.study.recipes), "variant"), counted(len(running.study.seeds), "seed")
+    console.print(f"{variants} x {seeds}: {counted(len(cells), 'run')}", highlight=False)
     costs = {(c.cell.variant, c.cell.seed): c for c in running.costs()}
     for cell in cells:
         cost = costs.get((cell.variant, cell.seed))
@@ -134,6 +133,10 @@ def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     if len(running.study.recipes) > 1:
         for line in running.outlook().lines():
             console.print(line, highlight=False, soft_wrap=True)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def minutes(seconds: float) -> str:

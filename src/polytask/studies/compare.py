@@ -51,6 +51,7 @@ from polytask.studies.throughput import Clock, throughput
 from polytask.types import UserError
 
 CALIBRATION_STEPS = 4
+PLAN = "study-plan.json"
 BUSY = "is running this study; wait for it, stop it, or pass --study DIR for another folder"
 
 
@@ -147,10 +148,7 @@ class StudyRunning:
         if finished:
             seconds = median(summary["seconds"] for summary in finished if summary is not None)
             return Cost(cell, seconds, f"{len(finished)} finished")
-        try:
-            estimate = calibrated_seconds(cell, self.plan.dev_tokens[cell.variant])
-        except UserError as error:  # its own message names a temporary run
-            raise UserError(f"variant {cell.variant}: its first steps fail: {error.__cause__ or error}") from error
+        estimate = calibrated_seconds(cell, self.plan.dev_tokens[cell.variant], f"variant {cell.variant}")
         return Cost(cell, estimate, f"{CALIBRATION_STEPS} steps")
 
     def _cell_json(self, cell: Cell) -> dict[str, Any]:
@@ -183,11 +181,11 @@ class StudyRunning:
 
     def _write_plan(self) -> None:
         """Writes which study the folder belongs to."""
-        write_atomically(self.folder / "study-plan.json", json.dumps(self._identity(), indent=1))
+        write_atomically(self.folder / PLAN, json.dumps(self._identity(), indent=1))
 
     def _check_folder(self) -> None:
         check_target(self.folder, folder=True)
-        path = self.folder / "study-plan.json"
+        path = self.folder / PLAN
         if not path.exists():
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise UserError(f"{self.folder}: the folder holds other files; pass --study DIR to choose another one")
@@ -201,13 +199,20 @@ class StudyRunning:
             )
 
 
-def calibrated_seconds(cell: Cell, dev_tokens: int) -> float:
-    """Estimates a cell's seconds from a few steps; an evaluation takes a third of a step's time per token."""
+def calibrated_seconds(cell: Cell, dev_tokens: int, where: str) -> float:
+    """Estimates a cell's seconds from a few steps; an evaluation takes a third of a step's time per token.
+
+    `where` starts the message of an error in these steps.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        running = start_training(cell.recipe, Path(folder) / "run")
-        reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
-    step = median(report.seconds for report in reports[1:])
-    per_token = sum(report.seconds for report in reports[1:]) / sum(report.tokens for report in reports[1:])
+        try:
+            running = start_training(cell.recipe, Path(folder) / "run")
+            reports = list(itertools.islice(running.steps(), CALIBRATION_STEPS))
+        except UserError as error:  # its own message names a temporary run
+            raise UserError(f"{where}: its first steps fail: {error.__cause__ or error}") from error
+    reports = reports[1:] or reports  # the first step is slower; a run may have no other
+    step = median(report.seconds for report in reports)
+    per_token = sum(report.seconds for report in reports) / sum(report.tokens for report in reports)
     settings = cell.recipe.train
     evaluations = cell.steps // (settings.evaluate_every or cell.steps // settings.epochs) + 1
     evaluations += len(running.session.sampler.stages)
@@ -273,6 +278,9 @@ def compare_runs(
     margin = 100 * MARGIN if margin is None else check_margin(margin, "--margin")
     target = Path(target)
     check_target(target, folder=True)
+    own = (target / "study.json").exists() and not (target / PLAN).exists()
+    if target.exists() and any(target.iterdir()) and not own:
+        raise UserError(f"{target}: the folder holds other files; pass --study DIR to choose another one")
     runs, recipes = _grouped([Path(folder) for folder in folders])
     if len(recipes) < 2:
         raise UserError("compare: all runs have the same recipe; add a run of another recipe to compare them")

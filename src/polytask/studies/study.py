@@ -148,8 +148,10 @@ def shown(value: Any) -> str:
 def _recipe(file: StudyFile, settings: Mapping[str, Any], study: Path, where: str) -> Recipe:
     content, folder = _base(settings.get(RECIPE, file.base), study)
     for key in ("seed", "name"):
-        if key in settings:
-            raise UserError(f"{where}: a variant cannot set {key}; use `seeds:` and `name:` of the study")
+        if key in settings or key in file.set:
+            raise UserError(f"{where}: {key} cannot be set; use `seeds:` and `name:` of the study")
+    if RECIPE in file.set:
+        raise UserError(f"{where}: set: cannot have {RECIPE}; use `base:`, which is the recipe of all variants")
     for key, value in [*file.set.items(), *settings.items()]:
         if key != RECIPE:
             content = with_value(content, key.split("."), value)

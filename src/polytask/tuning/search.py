@@ -228,7 +228,7 @@ class Tuning:
         with keeping_values():
             cell, tokens = self.plan.cells(START, {})[RUNGS[-1]], self.plan.num_dev_tokens()
             began = time.monotonic()
-            whole = calibrated_seconds(cell, tokens)
+            whole = calibrated_seconds(cell, tokens, "recipe")
             took = time.monotonic() - began
         return whole, max(0.0, took - whole * CALIBRATION_STEPS / cell.steps)
 
