@@ -1,11 +1,15 @@
 """polytask tune on the command line."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
+from polytask.cli.tune import follow
 from polytask.tuning import budget, search
 
 QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
@@ -48,6 +52,7 @@ def test_a_tuning_from_the_command_line(
         (["--budget", "1h", "--vary", "dropout=0.2..0.1"], "the range is empty"),
         (["--budget", "1h", "--workers", "0"], "--workers: must be at least 1, found 0"),
         (["--budget", "1h", "--hold-back", "2"], "--hold-back: must be a share of the dev rows"),
+        (["--budget", "1h", "--set", "optimizer.lr=1e30"], "recipe: its first steps fail: "),
         (["--budget", "1h", "--hold-back", "test"], "have no test file: opinion, question, similarity; pass"),
     ],
 )
@@ -62,6 +67,34 @@ def test_without_optuna_the_extra_is_named(cli: Any, monkeypatch: pytest.MonkeyP
     said = cli("tune", QUICKSTART, "--budget", "20m")
     assert said.code == 1
     assert "needs the Optuna library: pip install 'polytask[tune]'" in said.err
+
+
+def test_a_stop_between_two_reports_ends_the_runs_before_the_page_is_written() -> None:
+    ended = list[str]()
+
+    def reports() -> Iterator[Any]:
+        try:
+            yield SimpleNamespace(state="done", name="trial 0", part="all steps", score=0.5, settings={})
+        finally:
+            ended.append("runs")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise SystemExit(143)
+
+    tuning, console = SimpleNamespace(reports=reports, budget=SimpleNamespace(used=0, total=60)), SimpleNamespace()
+    console.print = stop
+    try:
+        follow(cast(Any, tuning), cast(Any, console))
+    except SystemExit:
+        assert ended == ["runs"]
+
+
+def test_a_failed_run_has_its_settings_and_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    report = SimpleNamespace(state="failed", name="trial 0", part="all steps", score=None, settings={"lr": 1})
+    report.error = "x"
+    tuning = SimpleNamespace(reports=lambda: (one for one in [report]), budget=SimpleNamespace(used=0, total=60))
+    follow(cast(Any, tuning), Console())
+    assert capsys.readouterr().out == "0.0 of 1.0 min  trial 0, all steps: FAILED  lr=1\nx\n"
 
 
 def test_a_budget_is_required(cli: Any) -> None:

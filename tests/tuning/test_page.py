@@ -49,6 +49,10 @@ def test_a_page_without_final_runs_and_with_failed_trials(small: Done, tmp_path:
     assert "1 of 6 trials failed" in text
     assert "it broke &lt;b&gt;" in text
     assert "There are no final runs" in text
+    assert "minus sign" not in text
+    assert "lower is better, and the scores of trials have a minus sign" in shown(
+        tmp_path / "lower", {**content, "lower_is_better": True}
+    )
     empty = shown(tmp_path / "none", {**content, "trials": []})
     assert "No trial has finished yet." in empty
 

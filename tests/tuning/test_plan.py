@@ -91,6 +91,18 @@ def test_only_trained_tasks_and_the_selected_one_are_tuned(tmp_path: Path, tiny_
         assert (plan.tasks, plan.view) == (tasks, view)
         mean = sum(values[task] for task in tasks) / len(tasks)
         assert plan.score(summary) == pytest.approx(values.get(view, mean))
+        assert not plan.lower_is_better
+
+
+def test_a_score_is_minus_a_metric_that_is_better_when_lower(tmp_path: Path, tiny_settings: list[str]) -> None:
+    """And a task that is not tuned may have any metric."""
+    settings = ["tasks.similarity.metric=mae", "train.select=similarity", "tasks.question.trained=false"]
+    recipe = read_recipe(QUICKSTART, [*tiny_settings, *settings, "tasks.question.metric=auc"])
+    plan = make_plan(recipe_to_mapping(recipe), recipe, (), 0.0, tmp_path / "out")
+    score = {"primary": "mae", "metrics": {"mae": {"value": 0.7}}, "greater_is_better": False}
+    summary = {"tasks": {"similarity": {"kind": "score"}}, "evaluations": {"dev": {"similarity": score}}}
+    assert plan.lower_is_better
+    assert plan.score(summary) == -0.7
 
 
 def test_a_folder_in_which_no_run_has_started_is_used_for_another_recipe(
@@ -210,6 +222,9 @@ def test_estimates_become_measurements() -> None:
         one.record(3, took)
     assert one.seconds(3) == 7
     assert one.seconds(9) == 9
+    for took in (5.0, 5.0, 30.0, 31.0, 32.0):  # other programs use the machine now
+        one.record(3, took)
+    assert one.seconds(3) == 30
 
 
 def test_fewer_finalists_if_the_time_is_short() -> None:

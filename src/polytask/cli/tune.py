@@ -1,5 +1,6 @@
 """polytask tune: searches for better settings of a recipe within a time."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,14 +74,18 @@ def run(
 
 def follow(tuning: "polytask.Tuning", console: Console) -> None:
     """Runs the tuning, and prints a line for each run that has ended."""
-    for report in tuning.reports():
-        if report.state not in ("done", "failed"):
-            continue
-        clock = f"{tuning.budget.used / 60:.1f} of {tuning.budget.total / 60:.1f} min"
-        text = f"{clock}  {report.name}, {report.part}: "
-        text += f"FAILED\n{report.error}" if report.score is None else f"{100 * report.score:.1f} points"
-        settings = ", ".join(f"{field}={_text(value)}" for field, value in report.settings.items())
-        console.print(f"{text}  {settings}".rstrip(), highlight=False, soft_wrap=True)
+    with closing(tuning.reports()) as reports:  # if a signal stops the loop, the runs end before the page is written
+        for report in reports:
+            if report.state in ("done", "failed"):
+                clock = f"{tuning.budget.used / 60:.1f} of {tuning.budget.total / 60:.1f} min"
+                console.print(f"{clock}  {_line(report)}".rstrip(), highlight=False, soft_wrap=True)
+
+
+def _line(report: "polytask.TuneReport") -> str:
+    settings = ", ".join(f"{field}={_text(value)}" for field, value in report.settings.items())
+    if report.score is None:
+        return f"{report.name}, {report.part}: FAILED  {settings}\n{report.error}"
+    return f"{report.name}, {report.part}: {100 * report.score:.1f} points  {settings}"
 
 
 def show(tuned: "polytask.Tuned", console: Console) -> None:

@@ -11,6 +11,8 @@ from polytask.types import UserError
 
 KEPT = 3
 """One in three trials of a length goes on to the next."""
+RECENT = 5
+"""The number of runs of a length whose times count: the machine may have become slower or faster."""
 BRACKETS = (9, 6, 3)
 """The numbers of trials that a bracket may start with."""
 MOST_SEEDS, ENOUGH_SEEDS, FEWEST_SEEDS = 5, 3, 2
@@ -45,9 +47,9 @@ class Budget:
         self.times[ninths].append(took)
 
     def seconds(self, ninths: int) -> float:
-        """Estimates the time of a run of this length from those that have finished, or from the calibration."""
+        """Estimates the time of a run of this length from the latest ones, or from the calibration."""
         if self.times[ninths]:
-            return float(median(self.times[ninths]))
+            return float(median(self.times[ninths][-RECENT:]))
         whole, overhead = self.calibrated
         return overhead + whole * ninths / RUNGS[-1]
 

@@ -11,7 +11,7 @@ from polytask.disk.atomic import write_atomically
 from polytask.disk.json_files import read_json
 from polytask.disk.writable import check_target
 from polytask.evaluation.comparison.records import MEAN
-from polytask.evaluation.metrics import check_metric
+from polytask.evaluation.metrics import check_metric, chosen_metric
 from polytask.kinds.table import KINDS
 from polytask.recipe.reading import recipe_from, with_value
 from polytask.recipe.records import SELECT_WORDS, Recipe, recipe_to_mapping
@@ -63,11 +63,16 @@ class TunePlan:
             return selected
         return MEAN if len(self.tasks) > 1 else self.tasks[0]
 
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether `score` is minus the metric. (In the mean of the tasks, each such metric has a minus sign.)"""
+        task = self.recipe.tasks.get(self.view)
+        return task is not None and not chosen_metric(task.metric, task.kind, "recipe").greater_is_better
+
     def score(self, summary: Mapping[str, Any]) -> float:
         """Returns the score of a run on the search's dev rows; minus the score where lower is better."""
         value = values_json(summary, self.tasks)[self.view]
-        own = summary["evaluations"]["dev"].get(self.view, {})
-        return value if own.get("greater_is_better", True) else -value
+        return -value if self.lower_is_better else value
 
     def settled(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the content of the recipe with these settings."""
@@ -135,11 +140,11 @@ def make_plan(
     content: Mapping[str, Any], recipe: Recipe, fields: tuple[Field, ...], hold_back: HoldBack, folder: Path
 ) -> TunePlan:
     """Checks that the recipe can be tuned in this folder, and divides its dev rows."""
-    if not tuned_tasks(recipe):
+    tasks = tuned_tasks(recipe)
+    if not tasks:
         raise UserError("tune: all trained tasks are plain text, which has no predictions to compare")
-    for task in recipe.tasks.values():
-        if KINDS[task.kind].has_predictions:
-            check_metric(task.metric, task.kind, f"recipe: tasks.{task.name}.metric")
+    for name in tasks:
+        check_metric(recipe.tasks[name].metric, recipe.tasks[name].kind, f"recipe: tasks.{name}.metric")
     prepare(recipe)  # raises all errors in the data
     _check_folder(folder, _identity(recipe, fields, hold_back))
     search_rows, final_rows = divide_rows(recipe, hold_back, folder / "data")

@@ -80,6 +80,7 @@ def write_result(
         "hold_back": plan.hold_back,
         "rows": rows_name(plan),
         "view": plan.view,
+        "lower_is_better": plan.lower_is_better,
         "fields": {field.field: str(field) for field in plan.fields},
         "log_fields": [field.field for field in plan.fields if getattr(field, "log", False)],
         "start": plan.start,
