@@ -86,12 +86,22 @@ def test_scores_far_from_the_others(look: Look) -> None:
     finding = look("score", [*scores[:100], 1e6, *scores[100:]], scores)["train", "far_scores"]
     assert (finding.severity, finding.rows, finding.count) == ("warning", (102,), 1)
     assert finding.sentence == (
-        "1 of 151 rows (0.7 %) has a score far from the others, whose differences hardly count: the standard deviation "
-        "is 8.11e+04, and 2 without"
+        "1 of 151 rows (0.7 %) has a score far from the others: the standard deviation is 8.11e+04, and 2 without, so "
+        "that the differences between the other scores hardly count"
     )
     assert ("train", "far_scores") in look("score", [*scores, -500], range=(-500, 10))
     lognormal = [2.718281828 ** (i % 41 / 10) for i in range(410)]  # from 1 to 55, as prices are
     assert look("score", lognormal) == {}
+
+
+def test_classes_in_two_spellings(look: Look) -> None:
+    finding = look("classes", ["Good", "good", "Not  good", "not good", "bad"] * 5)["train", "spelled_alike"]
+    assert (finding.severity, finding.count) == ("warning", 4)
+    assert finding.sentence == (
+        "classes that differ only in upper and lower case or in spaces: 'Good', 'good', 'Not  good', 'not good'"
+    )
+    assert ("train", "spelled_alike") in look("multilabel", ["Late|broken", "late"] * 5)
+    assert look("classes", ["good", "goods", "not good"] * 5) == {}
 
 
 def test_labels_that_are_ids(look: Look) -> None:

@@ -62,6 +62,7 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
             yield from _in_nearly_all_rows(name, classes, train, len(task.splits["train"]))
         elif task.spec.kind != "tokens":
             yield from _one_sided(name, classes, train)
+        yield from _spelled_alike(name, classes)
         if task.spec.kind == "classes":
             yield from _odd_classes(name, classes, int(train.sum()))
     for split in ("dev", "test"):
@@ -69,6 +70,17 @@ def _classes(name: str, task: Task) -> Iterator[Finding]:
             severity: Severity = "warning" if split == "dev" else "note"
             sentence = f"no {split} row has the label {{names}}, so the {split} scores do not cover it"
             yield from finding(severity, split, "class_missing", learned_C & (counts[split] == 0), sentence)
+
+
+def _spelled_alike(name: str, classes: tuple[str, ...]) -> Iterator[Finding]:
+    """Reports classes that are one class in two spellings: the model would have to guess the annotator's habit."""
+    spellings: dict[str, list[str]] = {}
+    for known in classes:
+        spellings.setdefault(" ".join(known.casefold().split()), []).append(known)
+    alike = [one for several in spellings.values() if len(several) > 1 for one in several]
+    if alike:
+        sentence = f"classes that differ only in upper and lower case or in spaces: {_listed(alike)}"
+        yield Finding("warning", name, "train", "spelled_alike", sentence, (), len(alike))
 
 
 def _in_nearly_all_rows(
@@ -160,10 +172,9 @@ def _far_scores(name: str, split: Split) -> Iterator[Finding]:
     others = scores[np.argsort(distances, kind="stable")[:-most]]
     if 0 < FAR * others.std() < scores.std():
         far = np.flatnonzero(distances > FAR * others.std())
-        sentence = rows_that(
-            len(far), len(scores), "have a score far from the others, whose differences hardly count: "
-        )
-        sentence += f"the standard deviation is {scores.std():.3g}, and {others.std():.3g} without"
+        sentence = rows_that(len(far), len(scores), "have a score far from the others: ")
+        sentence += f"the standard deviation is {scores.std():.3g}, and {others.std():.3g} without, so that the "
+        sentence += "differences between the other scores hardly count"
         rows = tuple(split.rows[far[:ROWS_NAMED]].tolist())
         yield Finding("warning", name, split.name, "far_scores", sentence, rows, len(far))
 
