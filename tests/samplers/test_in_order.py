@@ -43,7 +43,7 @@ def test_with_sizes_every_example_is_seen_once_an_epoch() -> None:
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (("a", "x"), "sampler.order: there is no trained task 'x'"),
+        (("a", "x"), "sampler.order: there is no trained task or group 'x'"),
         (("a",), r"sampler.order: must list every task once \(a, b\), found a"),
         (("a", "b", "a"), "sampler.order: must list every task once"),
     ],

@@ -35,7 +35,7 @@ def test_zero_leaves_a_task_out() -> None:
     [
         (
             {"sst": 1, "quora": 1, "sts": 1, "qora": 2},
-            r"there is no trained task 'qora' .did you mean quora.*Valid: quora, sst",
+            r"there is no trained task or group 'qora' .did you mean quora.*Valid: quora, sst",
         ),
         ({"sst": 1}, "no weight for quora, sts"),
         ({}, "no weight for sst, quora, sts"),

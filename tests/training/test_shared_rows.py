@@ -437,7 +437,7 @@ def test_the_number_of_steps_and_the_tokens_are_those_of_the_rows(make_recipe: M
     ("fields", "problem"),
     [
         ({"sampler": "in_order"}, "team.share_rows: cannot be combined with the sampler in_order"),
-        ({"sampler": {"name": "weights", "weights": {"team": 1}}}, "no task 'team'. Valid: inbox"),
+        ({"sampler": {"name": "weights", "weights": {"team": 1}}}, "no trained task or group 'team'. Valid: inbox"),
         (
             {"regularizers": [{"name": "r_drop", "both_losses": True}]},
             "share_rows: the regularizer r_drop with these options needs labels for all rows",

@@ -50,6 +50,6 @@ def _check(order: Sequence[str], tasks: Sequence[str]) -> None:
     where = "recipe: sampler.order"
     for task in order:
         if task not in tasks:
-            raise UserError(unknown(where, task, tasks, "trained task"))
+            raise UserError(unknown(where, task, tasks, "trained task or group"))
     if sorted(order) != sorted(tasks):
         raise UserError(f"{where}: must list every task once ({', '.join(tasks)}), found {', '.join(order)}")

@@ -32,7 +32,7 @@ def _check(weights: Mapping[str, float], tasks: tuple[str, ...]) -> None:
     where = "recipe: sampler.weights"
     for task in weights:
         if task not in tasks:
-            raise UserError(unknown(where, task, tasks, "trained task"))
+            raise UserError(unknown(where, task, tasks, "trained task or group"))
     missing = [task for task in tasks if task not in weights]
     if missing:
         raise UserError(f"{where}: no weight for {', '.join(missing)}; a weight of 0 leaves a task out")
