@@ -109,10 +109,17 @@ def comparisons_over_seeds(study: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def without_folders(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes with a folder of a model written as its name; one with the name in the recipes is no change."""
+    """The changes with a file or a folder of a model written as its name, also among the recipes' own values.
+
+    One that is the recipes' own value is no change.
+    """
     named = [(field, value.rsplit("/", 1)[-1]) for field, value in (one.split("=", 1) for one in changes["set"])]
     changed = [f"{field}={value}" for field, value in named if changes["recipes"].get(field) != [value]]
-    return {**changes, "set": changed}
+    recipes = {
+        field: [own.rsplit("/", 1)[-1] if own.startswith("/") else own for own in values]
+        for field, values in changes["recipes"].items()
+    }
+    return {**changes, "set": changed, "recipes": recipes}
 
 
 def packed_variant(

@@ -282,11 +282,13 @@ def test_a_result_without_the_rows_of_a_claim_does_not_decide_it() -> None:
     assert judged.shown == ["A against B (run of 2026-11-16): SST +2.0 [1.0, 3.0] ▲"], "the page shows the other scores"
 
 
-def test_the_folder_of_an_encoder_is_not_in_a_result() -> None:
+def test_the_folders_of_encoders_and_data_are_not_in_a_result() -> None:
     changes = {"set": ["encoder=/some/where/minilm", "train.epochs=3"], "recipes": {"encoder": ["minilm"]}}
     assert module("papers_results").without_folders(changes)["set"] == ["train.epochs=3"]
     changes = {"set": ["encoder=/some/where/bert"], "recipes": {"encoder": ["minilm"]}}
     assert module("papers_results").without_folders(changes)["set"] == ["encoder=bert"]
+    changes = {"set": ["tasks.a.dev=some.csv"], "recipes": {"tasks.a.dev": ["/some/where/all.csv"]}}
+    assert module("papers_results").without_folders(changes)["recipes"] == {"tasks.a.dev": ["all.csv"]}
 
 
 def scores_of(**numbers: float) -> dict[str, Any]:
