@@ -266,7 +266,8 @@ def plot(study: str, result: Result, published: Scores, on_training_rows: bool) 
         shown.width, shown.height = width, height
         shown.y.names = [(float(row), name if number == 0 else "") for row, name in enumerate(rows)]
         shown.y.label = "" if number else " "  # room, because the width of a name is an estimate
-        box = f'<svg x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
+        # The number at the end of an axis may reach into the next panel.
+        box = f'<svg overflow="visible" x="{left:g}" y="0" width="{width:g}" height="{height:g}" '
         parts.append(shown.render(f"{study}-{task}").replace("<svg ", box, 1))
         left += width
     lines = legend(result, bool(published), on_training_rows)
