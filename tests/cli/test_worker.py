@@ -136,8 +136,11 @@ def test_kept_weights_are_copied(minilm: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_nothing_that_a_run_starts_can_read_the_requests(tmp_path: Path, tiny_settings: list[str]) -> None:
+def test_nothing_that_a_run_starts_can_read_the_requests(
+    tmp_path: Path, tiny_settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Standard input is /dev/null inside a run."""
+    monkeypatch.setenv("POLYTASK_CONFIG", str(tmp_path / "config"))
     own = tmp_path / "own.py"
     text = "import os\ndef share(gold, predicted):\n    print(os.readlink('/proc/self/fd/0'))\n    return 0.5\n"
     own.write_text(text)
