@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 import polytask
-from polytask.cli.console import plain_console
+from polytask.cli.console import counted, plain_console
 from polytask.cli.options import RecipeFile, Settings, TrustPlugins
 from polytask.cli.tables import NOT_TRAINED_CAPTION, mark_trained, new_table
 from polytask.types import errors_in
@@ -57,9 +57,8 @@ def run(
     if prepared.batch_sizes is not None and train.batch_tokens is not None:
         counts = ", ".join(f"{task} {count * train.accumulate}" for task, count in prepared.batch_sizes.items())
         size = f"about {train.batch_tokens * train.accumulate:,} tokens ({counts} examples)"
-    epochs = "1 epoch" if train.epochs == 1 else f"{train.epochs} epochs"
     console.print(
-        f"{epochs} of {prepared.steps_per_epoch:,} steps: {steps:,} steps of "
+        f"{counted(train.epochs, 'epoch')} of {counted(prepared.steps_per_epoch, 'step')}: {counted(steps, 'step')} of "
         f"{size}. The recipe is valid{f', but {verdict}' if problems else ''}.",
         highlight=False,
         soft_wrap=True,

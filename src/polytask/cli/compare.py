@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import polytask
-from polytask.cli.console import plain_console
+from polytask.cli.console import counted, plain_console
 from polytask.cli.engine import (
     Address,
     CpusPerCell,
@@ -133,10 +133,6 @@ def show_plan(running: "polytask.StudyRunning", console: Console) -> None:
     if len(running.study.recipes) > 1:
         for line in running.outlook().lines():
             console.print(line, highlight=False, soft_wrap=True)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def minutes(seconds: float) -> str:

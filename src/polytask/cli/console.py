@@ -90,3 +90,8 @@ def guard_terminal() -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     warnings.formatwarning = _visible_warning
     sys.excepthook = _print_traceback
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns the number with its noun: 1 epoch, 2,000 steps."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
